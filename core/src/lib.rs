@@ -1,0 +1,3 @@
+//! The hybrid model over an op trait, with the CPU reference back end.
+
+pub mod error;
