@@ -1,0 +1,95 @@
+//! Runs every op's cases and the laws on a back end, and reports a table.
+
+use super::Case;
+use super::rig::Rig;
+use crate::backend::Backend;
+use crate::cpu::Cpu;
+use crate::error::Result;
+use crate::ops;
+use crate::tensor::DType;
+use serde::Serialize;
+
+/// How one case ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Op or law.
+    pub op: &'static str,
+    /// What the case shows.
+    pub case: String,
+    /// What went wrong; `None` where it passed.
+    pub fault: Option<String>,
+}
+
+/// Every outcome of a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// In the order of the run.
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Report {
+    /// Those that failed.
+    pub fn faults(&self) -> impl Iterator<Item = &Outcome> {
+        self.outcomes.iter().filter(|o| o.fault.is_some())
+    }
+}
+
+/// Runs the cases of every op whose name contains `filter`.
+pub async fn run_suite<B: Backend>(backend: &B, filter: &str) -> Report {
+    let mut suite = Suite { backend, filter, report: Report::default() };
+    ops::run_cases(&mut suite).await;
+    suite.report
+}
+
+/// A run in progress; ops hand it their cases.
+pub struct Suite<'a, B: Backend> {
+    backend: &'a B,
+    filter: &'a str,
+    report: Report,
+}
+
+impl<B: Backend> Suite<'_, B> {
+    /// Runs the cases of one op, with f32 activations and with those the back end prefers.
+    pub async fn cases<C: Case>(&mut self, op: &'static str, cases: Vec<C>) {
+        if !op.contains(self.filter) {
+            return;
+        }
+        let mut dtypes = vec![DType::F32];
+        if self.backend.policy().activations != DType::F32 {
+            dtypes.push(self.backend.policy().activations);
+        }
+        for case in &cases {
+            for &dtype in &dtypes {
+                let name = format!("{} {dtype}", case.name());
+                let fault = match compare(self.backend, case, &format!("{op} {name}"), dtype).await
+                {
+                    Ok(fault) => fault,
+                    Err(error) => Some(error.to_string()),
+                };
+                self.report.outcomes.push(Outcome { op, case: name, fault });
+            }
+        }
+    }
+}
+
+/// Runs a case on the reference and on `backend`; the first difference, if any.
+async fn compare<B: Backend, C: Case>(
+    backend: &B,
+    case: &C,
+    seed: &str,
+    dtype: DType,
+) -> Result<Option<String>> {
+    let reference = Cpu::reference();
+    let want = Rig::new(&reference, seed, dtype);
+    case.run(&want)?;
+    let got = Rig::new(backend, seed, dtype);
+    case.run(&got)?;
+    for (got, want) in got.watched.borrow().iter().zip(want.watched.borrow().iter()) {
+        let bytes = backend.read(&got.whole).await?;
+        let reference = reference.read(&want.whole).await?;
+        if let Some(fault) = got.fault(&bytes, &reference) {
+            return Ok(Some(fault));
+        }
+    }
+    Ok(None)
+}

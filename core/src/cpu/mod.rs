@@ -1,0 +1,107 @@
+//! The CPU back end: every op's reference, and faster forms where speed asks for them, held to it by conformance.
+
+mod buffer;
+mod weight;
+
+use crate::backend::{Backend, Ledger, Memory, Policy};
+use crate::error::Result;
+use crate::ops::*;
+use crate::tensor::{DType, Tensor};
+use crate::weight::{StoredWeight, Weight};
+pub use buffer::CpuBuffer;
+pub(crate) use buffer::{narrow, widen};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Which forms of the ops run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Forms {
+    /// The definitions, for checking others.
+    Reference,
+    /// Faster forms where there are any.
+    Fast,
+}
+
+/// The last resort where there is no GPU, and the definition that GPUs are held to. Arithmetic is f32.
+pub struct Cpu {
+    forms: Forms,
+    ledger: Rc<RefCell<Ledger>>,
+}
+
+impl Default for Cpu {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Cpu {
+    /// The back end that users run.
+    pub fn new() -> Self {
+        Self { forms: Forms::Fast, ledger: Rc::default() }
+    }
+
+    /// The back end that every other one is compared with: the plain definitions.
+    pub fn reference() -> Self {
+        Self { forms: Forms::Reference, ledger: Rc::default() }
+    }
+}
+
+/// The op methods: `name: Type` runs the reference, `name: Type => form` the faster form outside reference mode.
+macro_rules! forms {
+    ($($name:ident: $op:ty $(=> $fast:path)?),* $(,)?) => {
+        $(fn $name(&self, op: &$op) -> Result<()> {
+            $(if self.forms == Forms::Fast {
+                $fast(op);
+                return Ok(());
+            })?
+            op.reference();
+            Ok(())
+        })*
+    };
+}
+
+impl Backend for Cpu {
+    type Buffer = CpuBuffer;
+
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { activations: DType::F32, kv: DType::F32, alignment: 4, group_experts_from: 2 }
+    }
+
+    fn allocate(&self, bytes: usize, class: Memory, _label: &str) -> Result<CpuBuffer> {
+        Ok(CpuBuffer::host(bytes, class, &self.ledger))
+    }
+
+    fn same(a: &CpuBuffer, b: &CpuBuffer) -> bool {
+        a.same(b)
+    }
+
+    async fn load(&self, weight: &StoredWeight) -> Result<Weight<Self>> {
+        weight::load(weight, &self.ledger).await
+    }
+
+    fn write(&self, to: &Tensor<Self>, bytes: &[u8]) -> Result<()> {
+        to.write_bytes(bytes);
+        Ok(())
+    }
+
+    async fn read(&self, from: &Tensor<Self>) -> Result<Vec<u8>> {
+        Ok(from.read_bytes())
+    }
+
+    fn ledger(&self) -> Ledger {
+        *self.ledger.borrow()
+    }
+
+    forms! {
+        embed: Embed<'_, Self>, rms_norm: RmsNorm<Self>, gated_rms_norm: GatedRmsNorm<Self>,
+        matmul: Matmul<'_, Self>, causal_conv1d: CausalConv1d<Self>, ssm_scan: SsmScan<Self>,
+        rope: Rope<Self>, kv_append: KvAppend<Self>, attention: Attention<Self>, activate: Activate<Self>,
+        moe_route: MoeRoute<Self>, moe_group: MoeGroup<Self>, moe_matmul: MoeMatmul<'_, Self>,
+        moe_combine: MoeCombine<Self>, add: Add<Self>, scale: Scale<Self>, select_rows: SelectRows<Self>,
+        argmax: Argmax<Self>, top_k: TopK<Self>, copy_slot: CopySlot<Self>,
+    }
+}

@@ -1,0 +1,56 @@
+//! The ops: one file each, with operands, check, reference and conformance cases.
+//!
+//! `reference` is the definition that every back end is held to: the plain formula in f32, nothing else.
+
+mod activate;
+mod add;
+mod argmax;
+mod attention;
+mod causal_conv1d;
+mod check;
+mod copy_slot;
+mod embed;
+mod gated_rms_norm;
+mod kv_append;
+mod matmul;
+mod moe_combine;
+mod moe_group;
+mod moe_matmul;
+mod moe_route;
+mod norm_matmul;
+mod rms_norm;
+mod rope;
+mod scale;
+mod select_rows;
+mod ssm_scan;
+mod top_k;
+
+pub use activate::{Activate, Activation};
+pub use add::Add;
+pub use argmax::Argmax;
+pub use attention::{Attention, KvCache};
+pub use causal_conv1d::CausalConv1d;
+pub use copy_slot::CopySlot;
+pub use embed::Embed;
+pub use gated_rms_norm::{GateOrder, GatedRmsNorm};
+pub use kv_append::KvAppend;
+pub use matmul::{Matmul, Store};
+pub use moe_combine::MoeCombine;
+pub use moe_group::{ExpertGroups, MoeGroup};
+pub use moe_matmul::{ExpertInput, MoeMatmul};
+pub use moe_route::{MoeRoute, RouteRule, Score};
+pub use norm_matmul::NormMatmul;
+pub use rms_norm::RmsNorm;
+pub use rope::Rope;
+pub use scale::Scale;
+pub use select_rows::SelectRows;
+pub use ssm_scan::SsmScan;
+pub use top_k::TopK;
+
+use crate::backend::Backend;
+use crate::conformance::Suite;
+
+/// Hands every op's conformance cases to a suite.
+pub(crate) async fn run_cases<B: Backend>(suite: &mut Suite<'_, B>) {
+    suite.cases("rms_norm", rms_norm::cases()).await;
+}

@@ -1,0 +1,173 @@
+//! Mamba2's recurrence (Dao and Gu 2024, "Transformers are SSMs", section 7), one state a head:
+//!
+//! ```text
+//! dt = clamp(softplus(dt + dt_bias), dt_limit)        a = exp(-exp(A_log) * dt)
+//! S <- a * S + dt * x B^T                             y = S C + D * x
+//! ```
+//!
+//! `S` is `[head_dim, state]`, carried from row to row of a segment and from step to step in its slot. Head `h` reads
+//! the `B` and `C` of group `h / (heads / groups)`. The sequential form is the definition; a chunked kernel is a faster
+//! implementation of it. Everything is f32.
+
+use super::check;
+use crate::backend::Backend;
+use crate::batch::Segments;
+use crate::cpu::Cpu;
+use crate::error::Result;
+use crate::step::{Access, Op, Operand};
+use crate::tensor::Tensor;
+
+/// The selective scan of a Mamba2 mixer, for prefill, decode and any mixture.
+pub struct SsmScan<B: Backend> {
+    /// Convolved inputs. `[rows, heads * head_dim]`
+    pub x: Tensor<B>,
+    /// Input projections of the state. `[rows, groups * state]`
+    pub b: Tensor<B>,
+    /// Output projections of the state. `[rows, groups * state]`
+    pub c: Tensor<B>,
+    /// Step sizes before bias and softplus. `[rows, heads]`
+    pub dt: Tensor<B>,
+    /// `A_log`, `D` and `dt_bias`, a row each. `[3, heads] f32`
+    pub head_params: Tensor<B>,
+    /// Bounds of dt after softplus.
+    pub dt_limit: [f32; 2],
+    /// Width of one head.
+    pub head_dim: usize,
+    /// Size of the state of one channel.
+    pub state_size: usize,
+    /// States. `[slots * heads * head_dim, state] f32`
+    pub state: Tensor<B>,
+    /// Which rows are whose.
+    pub segments: Segments<B>,
+    /// Output. `[rows, heads * head_dim]`
+    pub out: Tensor<B>,
+}
+
+impl<B: Backend> SsmScan<B> {
+    /// Number of heads.
+    pub fn heads(&self) -> usize {
+        self.dt.cols()
+    }
+
+    /// Number of groups that share `b` and `c`.
+    pub fn groups(&self) -> usize {
+        self.b.cols() / self.state_size
+    }
+}
+
+impl<B: Backend> Op<B> for SsmScan<B> {
+    const NAME: &'static str = "ssm_scan";
+
+    fn check(&self) -> Result<()> {
+        let rows = self.x.rows();
+        let heads = self.heads();
+        let inner = heads * self.head_dim;
+        check::ensure(Self::NAME, (1..=1024).contains(&self.state_size), || {
+            format!("state size is {}, want 1 to 1024", self.state_size)
+        })?;
+        check::ensure(Self::NAME, (1..=256).contains(&self.head_dim), || {
+            format!("head_dim is {}, want 1 to 256", self.head_dim)
+        })?;
+        let groups = self.groups().max(1);
+        check::ensure(Self::NAME, heads > 0 && heads.is_multiple_of(groups), || {
+            format!("{groups} groups do not divide {heads} heads")
+        })?;
+        check::activation(Self::NAME, "x", &self.x, [rows, inner], "rows, heads * head_dim")?;
+        check::activation(
+            Self::NAME,
+            "b",
+            &self.b,
+            [rows, groups * self.state_size],
+            "rows of x, groups * state",
+        )?;
+        check::activation(
+            Self::NAME,
+            "c",
+            &self.c,
+            [rows, groups * self.state_size],
+            "rows of x, groups * state",
+        )?;
+        check::activation(Self::NAME, "dt", &self.dt, [rows, heads], "rows of x, heads")?;
+        check::f32(
+            Self::NAME,
+            "head_params",
+            &self.head_params,
+            [3, heads],
+            "A_log D dt_bias, heads",
+        )?;
+        let slots = self.state.rows() / inner.max(1);
+        check::f32(
+            Self::NAME,
+            "state",
+            &self.state,
+            [slots * inner, self.state_size],
+            "slots * heads * head_dim, state",
+        )?;
+        check::segments(Self::NAME, &self.segments, rows)?;
+        check::activation(Self::NAME, "out", &self.out, [rows, inner], "shape of x")
+    }
+
+    fn operands(&self) -> Vec<Operand<'_, B>> {
+        vec![
+            Operand::Tensor("x", &self.x, Access::Read),
+            Operand::Tensor("b", &self.b, Access::Read),
+            Operand::Tensor("c", &self.c, Access::Read),
+            Operand::Tensor("dt", &self.dt, Access::Read),
+            Operand::Tensor("head_params", &self.head_params, Access::Read),
+            Operand::Tensor("state", &self.state, Access::Update),
+            Operand::Tensor("out", &self.out, Access::Write),
+        ]
+    }
+
+    fn encode(&self, backend: &B) -> Result<()> {
+        backend.ssm_scan(self)
+    }
+}
+
+/// `ln(1 + exp(x))`, linear above 20 where the two agree in f32 and the exponential would overflow.
+pub(crate) fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}
+
+impl SsmScan<Cpu> {
+    /// The definition. Rows of no segment are left as they are.
+    pub fn reference(&self) {
+        let (heads, head_dim, n) = (self.heads(), self.head_dim, self.state_size);
+        let groups = self.groups();
+        let (x, b, c, dt) = (self.x.dense(), self.b.dense(), self.c.dense(), self.dt.dense());
+        let params = self.head_params.dense();
+        let (mut state, mut out) = (self.state.dense(), self.out.dense());
+        for segment in self.segments.list() {
+            for head in 0..heads {
+                let [a_log, d, dt_bias] = [0, 1, 2].map(|row| params[row * heads + head]);
+                let group = head / (heads / groups);
+                for p in 0..head_dim {
+                    let channel = head * head_dim + p;
+                    let s = &mut state[(segment.slot * heads * head_dim + channel) * n..][..n];
+                    if segment.fresh() {
+                        s.fill(0.0);
+                    }
+                    for row in segment.rows() {
+                        let step = softplus(dt[row * heads + head] + dt_bias)
+                            .clamp(self.dt_limit[0], self.dt_limit[1]);
+                        let decay = (-a_log.exp() * step).exp();
+                        let input = step * x[row * heads * head_dim + channel];
+                        let (b, c) = (
+                            &b[(row * groups + group) * n..][..n],
+                            &c[(row * groups + group) * n..][..n],
+                        );
+                        let mut y = 0.0;
+                        for i in 0..n {
+                            s[i] = decay * s[i] + input * b[i];
+                            y += s[i] * c[i];
+                        }
+                        out[row * heads * head_dim + channel] =
+                            y + d * x[row * heads * head_dim + channel];
+                    }
+                }
+            }
+        }
+        self.state.fill(&state);
+        self.out.fill(&out);
+    }
+}
