@@ -9,6 +9,7 @@ pub mod batch;
 pub mod conformance;
 pub mod cpu;
 pub mod error;
+pub mod model;
 pub mod ops;
 pub mod quant;
 pub mod step;
