@@ -4,6 +4,8 @@
 //! end under test, and compares every output: prefilled with NaN, canaries around it, inputs from the same seeds.
 
 mod fill;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod golden;
 mod rig;
 mod suite;
 
