@@ -1,5 +1,6 @@
 //! The command line of Whipsnake, apart from the engine.
 
+pub mod args;
 pub mod failure;
 pub mod input;
 pub mod interrupt;
