@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod failure;
+pub mod hub;
 pub mod input;
 pub mod interrupt;
 pub mod output;
