@@ -1,4 +1,6 @@
-//! The command line of Whipsnake, apart from the engine.
+//! The command line of Whipsnake, apart from the engine: what is asked for ([`args`], [`input`]),
+//! where models come from ([`hub`]), the chat at the terminal ([`repl`]), what is printed
+//! ([`output`], [`failure`]) and how it is stopped ([`interrupt`]).
 
 pub mod args;
 pub mod failure;
@@ -6,3 +8,4 @@ pub mod hub;
 pub mod input;
 pub mod interrupt;
 pub mod output;
+pub mod repl;
