@@ -7,8 +7,8 @@ mod parse;
 use clap::{Args, Parser, Subcommand};
 
 pub use commands::{
-    BenchArgs, ChatArgs, DevicesArgs, GenerateArgs, LogitsArgs, PerplexityArgs, PlanArgs,
-    SelfcheckArgs,
+    BenchArgs, ChatArgs, ContextArgs, DevicesArgs, GenerateArgs, LogitsArgs, PerplexityArgs,
+    PlanArgs, SelfcheckArgs,
 };
 pub use groups::{BackendArgs, BackendChoice, ModelArgs, SamplingArgs};
 pub use parse::{LogitBias, TemplateArg};
