@@ -6,11 +6,14 @@
 
 pub mod backend;
 pub mod batch;
+pub mod checkpoint;
 pub mod conformance;
 pub mod cpu;
 pub mod error;
+pub mod family;
 pub mod model;
 pub mod ops;
+pub mod plan;
 pub mod quant;
 pub mod step;
 pub mod tensor;

@@ -3,14 +3,14 @@
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 
 /// How a weight matrix is stored. Back ends keep this form on the device: nothing is widened silently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// 32-bit float.

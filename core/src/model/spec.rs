@@ -334,3 +334,19 @@ impl MixerSpec {
         self.linears().into_iter().for_each(|l| l.visit(list));
     }
 }
+
+impl BlockSpec {
+    /// Every weight of the block.
+    pub fn weights(&self) -> Vec<&WeightRef> {
+        let mut list = Vec::new();
+        self.mixers.iter().for_each(|m| m.weights(&mut list));
+        list
+    }
+
+    /// Every small parameter of the block.
+    pub fn params(&self) -> Vec<&ParamRef> {
+        let mut list = vec![&self.norm.weight];
+        self.mixers.iter().for_each(|m| m.params(&mut list));
+        list
+    }
+}

@@ -1,0 +1,233 @@
+//! Generated weights: valid bytes for any geometry, the same for the same name and seed, made as they are read.
+//!
+//! Values are drawn so that activations stay of order 1 through any depth: matrices have standard deviation
+//! `1 / sqrt(columns)`, norms lie near 1, `A_log` and `dt_bias` in the ranges that training starts from.
+
+use super::geometry::IndexEntry;
+use crate::error::{Error, Result};
+use crate::quant::{E2M1, e4m3_to_f32, f32_to_e4m3};
+use crate::weight::{LocalFuture, Source};
+use bytes::Bytes;
+use half::{bf16, f16};
+use safetensors::Dtype;
+use std::ops::Range;
+use std::sync::LazyLock;
+
+/// Entries of a table of values; a power of two below 2^16.
+const TABLE: usize = 4096;
+/// Bytes that one random stream makes; reads begin at any byte.
+const BLOCK: u64 = 4096;
+/// Standard deviation of the E4M3 elements of an FP8 matrix, well inside the format's range.
+const FP8_SPREAD: f64 = 32.0;
+/// E4M3 block scales: 16 neighbouring codes from 0.5 on.
+const FIRST_SCALE: u8 = 0x30;
+
+/// A file of generated tensors that follow each other without a header.
+pub(super) struct Synthetic {
+    seed: u64,
+    tensors: Vec<(Range<u64>, IndexEntry)>,
+}
+
+impl Synthetic {
+    /// Lays `entries` out one after the other.
+    pub fn new(entries: Vec<IndexEntry>, seed: u64) -> Self {
+        let mut next = 0;
+        let place = |entry: IndexEntry| {
+            let start = next;
+            next += entry.bytes();
+            (start..next, entry)
+        };
+        Self { seed, tensors: entries.into_iter().map(place).collect() }
+    }
+
+    /// Every tensor and its bytes.
+    pub fn tensors(&self) -> impl Iterator<Item = (&IndexEntry, &Range<u64>)> {
+        self.tensors.iter().map(|(range, entry)| (entry, range))
+    }
+
+    fn bytes(&self, range: &Range<u64>) -> Result<Vec<u8>> {
+        let end = self.tensors.last().map_or(0, |(r, _)| r.end);
+        let length = range.end.checked_sub(range.start).and_then(|n| usize::try_from(n).ok());
+        let Some(length) = length.filter(|_| range.end <= end) else {
+            return Err(Error::checkpoint(format!("bytes {range:?} of {end} generated ones")));
+        };
+        let mut out = Vec::with_capacity(length + 8);
+        let first = self.tensors.partition_point(|(r, _)| r.end <= range.start);
+        for (place, entry) in &self.tensors[first..] {
+            if place.start >= range.end {
+                break;
+            }
+            let part = range.start.max(place.start)..range.end.min(place.end);
+            Values::new(entry, self.seed)
+                .write(part.start - place.start..part.end - place.start, &mut out);
+        }
+        Ok(out)
+    }
+}
+
+impl Source for Synthetic {
+    fn read(&self, _file: usize, range: Range<u64>) -> LocalFuture<'_, Result<Bytes>> {
+        Box::pin(std::future::ready(self.bytes(&range).map(Bytes::from)))
+    }
+}
+
+/// The bytes of one tensor: random picks from a table of elements, or random codes as they come.
+struct Values {
+    key: u64,
+    picks: Picks,
+}
+
+enum Picks {
+    /// Every byte is valid.
+    Codes,
+    /// One byte, 16 neighbouring codes.
+    Scales,
+    Bytes(Vec<u8>),
+    Halves(Vec<u16>),
+    Words(Vec<u32>),
+}
+
+impl Values {
+    fn new(entry: &IndexEntry, seed: u64) -> Self {
+        let name = entry.name.as_bytes();
+        // FNV-1a, so that a tensor's values do not depend on its place.
+        let hash = name.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| {
+            (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)
+        });
+        Self { key: mix(hash ^ mix(seed)), picks: picks(entry) }
+    }
+
+    /// Appends bytes `range` of the tensor.
+    fn write(&self, range: Range<u64>, out: &mut Vec<u8>) {
+        let mut block = [0u8; BLOCK as usize];
+        let mut at = range.start;
+        while at < range.end {
+            let number = at / BLOCK;
+            self.block(number, &mut block);
+            let end = range.end.min((number + 1) * BLOCK);
+            let inside = |byte: u64| (byte - number * BLOCK) as usize;
+            out.extend_from_slice(&block[inside(at)..inside(end)]);
+            at = end;
+        }
+    }
+
+    fn block(&self, number: u64, out: &mut [u8; BLOCK as usize]) {
+        let mut stream = Stream(mix(self.key ^ mix(number)));
+        let mask = (TABLE - 1) as u64;
+        // Each random word gives its table picks from bits 0, 16, 32 and 48 up.
+        let pick = |word: u64, lane: usize| ((word >> (16 * lane)) & mask) as usize;
+        match &self.picks {
+            Picks::Codes => {
+                out.as_chunks_mut::<8>()
+                    .0
+                    .iter_mut()
+                    .for_each(|c| *c = stream.next().to_le_bytes());
+            }
+            Picks::Scales => {
+                let (low, first) = (0x0f0f_0f0f_0f0f_0f0f, u64::from_ne_bytes([FIRST_SCALE; 8]));
+                for chunk in out.as_chunks_mut::<8>().0 {
+                    *chunk = ((stream.next() & low) | first).to_le_bytes();
+                }
+            }
+            Picks::Bytes(table) => {
+                for chunk in out.as_chunks_mut::<4>().0 {
+                    let word = stream.next();
+                    *chunk = std::array::from_fn(|lane| table[pick(word, lane)]);
+                }
+            }
+            Picks::Halves(table) => {
+                for chunk in out.as_chunks_mut::<8>().0 {
+                    let word = stream.next();
+                    let [a, b, c, d] =
+                        std::array::from_fn(|lane| table[pick(word, lane)].to_le_bytes());
+                    *chunk = [a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]];
+                }
+            }
+            Picks::Words(table) => {
+                for chunk in out.as_chunks_mut::<4>().0 {
+                    *chunk = table[pick(stream.next(), 0)].to_le_bytes();
+                }
+            }
+        }
+    }
+}
+
+/// Finaliser of splitmix64.
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// splitmix64.
+struct Stream(u64);
+
+impl Stream {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+}
+
+/// Standard normal values, mean 0 and variance 1 exactly, in random order.
+static NORMAL: LazyLock<Vec<f64>> = LazyLock::new(|| {
+    let mut stream = Stream(1);
+    let mut unit = || (stream.next() >> 11) as f64 / (1u64 << 53) as f64;
+    let draw = |_| (-2.0 * (1.0 - unit()).ln()).sqrt() * (std::f64::consts::TAU * unit()).cos();
+    let values: Vec<f64> = (0..TABLE).map(draw).collect();
+    let mean = values.iter().sum::<f64>() / TABLE as f64;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / TABLE as f64;
+    values.into_iter().map(|v| (v - mean) / variance.sqrt()).collect()
+});
+
+fn picks(entry: &IndexEntry) -> Picks {
+    let elements = |f: &dyn Fn(usize) -> f64| (0..TABLE).map(f).collect::<Vec<f64>>();
+    match entry.dtype {
+        Dtype::U8 => return Picks::Codes,
+        Dtype::F8_E4M3 if entry.name.ends_with(".weight_scale") => return Picks::Scales,
+        Dtype::F8_E4M3 => {
+            let values = NORMAL.iter().map(|v| f32_to_e4m3((v * FP8_SPREAD) as f32));
+            return Picks::Bytes(values.collect());
+        }
+        _ => {}
+    }
+    let values = elements(&|i| value(entry, i));
+    match entry.dtype {
+        Dtype::BF16 => Picks::Halves(values.iter().map(|v| bf16::from_f64(*v).to_bits()).collect()),
+        Dtype::F16 => Picks::Halves(values.iter().map(|v| f16::from_f64(*v).to_bits()).collect()),
+        _ => Picks::Words(values.iter().map(|v| (*v as f32).to_bits()).collect()),
+    }
+}
+
+/// Entry `i` of the table of values of a float tensor.
+fn value(entry: &IndexEntry, i: usize) -> f64 {
+    let normal = NORMAL[i];
+    let even = (i as f64 + 0.5) / TABLE as f64;
+    let fan_in = entry.fan_in as f64;
+    let is = |suffix: &str| entry.name.ends_with(suffix);
+    if is(".weight_scale_2") {
+        nvfp4_scale(fan_in)
+    } else if is(".weight_scale") {
+        1.0 / (FP8_SPREAD * fan_in.sqrt())
+    } else if is("_scale") {
+        1.0
+    } else if is(".A_log") {
+        (1.0 + 15.0 * even).ln()
+    } else if is(".dt_bias") {
+        // The inverse of softplus, of steps spread over [0.001, 0.1] by their logarithm.
+        (1e-3 * 100f64.powf(even)).exp_m1().ln()
+    } else if is("norm.weight") || is("norm_f.weight") || is(".D") {
+        1.0 + 0.1 * normal
+    } else if is("bias") {
+        0.01 * normal
+    } else {
+        normal / fan_in.sqrt()
+    }
+}
+
+/// Scale of an NVFP4 matrix of uniform codes and block scales, for standard deviation `1 / sqrt(columns)`.
+fn nvfp4_scale(columns: f64) -> f64 {
+    let codes = E2M1.iter().map(|v| f64::from(v * v)).sum::<f64>() / 8.0;
+    let scales = (FIRST_SCALE..FIRST_SCALE + 16).map(|b| f64::from(e4m3_to_f32(b).powi(2)));
+    1.0 / (columns * codes * scales.sum::<f64>() / 16.0).sqrt()
+}

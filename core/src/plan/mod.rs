@@ -1,0 +1,217 @@
+//! What a model takes in memory, before anything is allocated: tensor by tensor, and what each sequence adds.
+//!
+//! Conventions, the same as those of loading:
+//! - a weight stays in its stored format; its planes (elements, block scales) count, the f32 scale of a whole matrix is a
+//!   number beside them and counts nothing;
+//! - a small parameter becomes f32;
+//! - a tensor that is recognised and not run takes nothing;
+//! - planes and buffers are padded to the alignment of the back end.
+//!
+//! "Widened" prices F16 and BF16 weights as f32, the choice of engines that keep no narrow floats; quantised weights
+//! stay as they are.
+
+mod render;
+
+pub use render::bytes;
+
+use crate::backend::{Ledger, Policy};
+use crate::checkpoint::{Checkpoint, Inventory, Role};
+use crate::error::Result;
+use crate::model::spec::{AttentionSpec, Mamba2Spec, MixerSpec, ModelSpec, ParamRef, WeightRef};
+use crate::weight::Format;
+use serde::Serialize;
+
+/// How many sequences, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Dims {
+    /// Sequences at once.
+    pub slots: usize,
+    /// Tokens that each may hold.
+    pub context: usize,
+    /// Rows of the largest step.
+    pub rows: usize,
+}
+
+/// What to price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Request {
+    /// The choices of the back end.
+    pub policy: Policy,
+    /// How many sequences, and how long.
+    pub dims: Dims,
+    /// Bytes of activations and tables, which the model computes from the same dimensions.
+    pub scratch: u64,
+    /// Price F16 and BF16 weights as f32.
+    pub widen: bool,
+}
+
+/// One tensor on disk and in memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// Part of the model: `embedding`, `mamba2`, `attention`, `mlp`, `moe`, `norm`, `head` or `unused`.
+    pub part: &'static str,
+    /// How it is stored.
+    pub stored: String,
+    /// Bytes on disk.
+    pub stored_bytes: u64,
+    /// How it is kept, `-` for what is not.
+    pub resident: &'static str,
+    /// Bytes in memory.
+    pub resident_bytes: u64,
+}
+
+/// Memory of a model on a back end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// What was priced.
+    pub request: Request,
+    /// Every tensor of the checkpoint.
+    pub rows: Vec<Row>,
+    /// Bytes of the checkpoint's tensors on disk.
+    pub stored_bytes: u64,
+    /// Bytes of recurrent state that one sequence needs.
+    pub state_bytes_per_sequence: u64,
+    /// Bytes of keys and values that one token needs.
+    pub kv_bytes_per_token: u64,
+    /// Bytes in memory, by class.
+    pub memory: Ledger,
+}
+
+impl Plan {
+    /// Prices `checkpoint`; one made of a geometry serves as well as one with weights.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::inventory`].
+    pub fn new(checkpoint: &Checkpoint, request: Request) -> Result<Self> {
+        let spec = checkpoint.spec();
+        let rows = Pricer { checkpoint, request }.rows(spec, &checkpoint.inventory()?)?;
+        let Dims { slots, context, .. } = request.dims;
+        let align = |bytes: u64| padded(bytes, request.policy.alignment);
+        let kv_bytes = wide(request.policy.kv.bytes());
+        let (mut state, mut kv, mut memory) = (0, 0, Ledger::default());
+        for mixer in spec.blocks.iter().flat_map(|b| &b.mixers) {
+            if let MixerSpec::Mamba2(m) = mixer {
+                for bytes in state_bytes(m) {
+                    state += bytes;
+                    memory.state += align(bytes * wide(slots));
+                }
+            }
+            if let MixerSpec::Attention(a) = mixer {
+                let one = plane_elements(a) * kv_bytes;
+                kv += 2 * one;
+                memory.kv += 2 * align(one * wide(slots) * wide(context));
+            }
+        }
+        memory.weights = rows.iter().map(|r| r.resident_bytes).sum();
+        memory.scratch = request.scratch;
+        Ok(Self {
+            request,
+            stored_bytes: rows.iter().map(|r| r.stored_bytes).sum(),
+            rows,
+            state_bytes_per_sequence: state,
+            kv_bytes_per_token: kv,
+            memory,
+        })
+    }
+
+    /// Bytes in memory of `part`, on disk and resident.
+    pub fn part(&self, part: &str) -> (u64, u64) {
+        let rows = self.rows.iter().filter(|r| r.part == part);
+        rows.fold((0, 0), |(s, r), row| (s + row.stored_bytes, r + row.resident_bytes))
+    }
+}
+
+/// Bytes of one sequence's convolution window and SSM state, both f32.
+fn state_bytes(mixer: &Mamba2Spec) -> [u64; 2] {
+    let window = mixer.conv_channels() * (mixer.conv_width - 1);
+    let ssm = mixer.inner() * mixer.state_size;
+    [wide(window) * 4, wide(ssm) * 4]
+}
+
+/// Elements of one token's keys, or of its values.
+fn plane_elements(mixer: &AttentionSpec) -> u64 {
+    wide(mixer.kv_width())
+}
+
+fn padded(bytes: u64, alignment: usize) -> u64 {
+    bytes.next_multiple_of(wide(alignment.max(1)))
+}
+
+/// A size as u64: lossless on every target there is.
+fn wide(size: usize) -> u64 {
+    size as u64
+}
+
+struct Pricer<'a> {
+    checkpoint: &'a Checkpoint,
+    request: Request,
+}
+
+impl Pricer<'_> {
+    fn rows(&self, spec: &ModelSpec, inventory: &Inventory) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        self.weight(&mut rows, "embedding", &spec.embedding)?;
+        for block in &spec.blocks {
+            let part = block.mixers.first().map_or("norm", MixerSpec::kind);
+            for weight in block.weights() {
+                self.weight(&mut rows, part, weight)?;
+            }
+            for param in block.params() {
+                let part = if *param == block.norm.weight { "norm" } else { part };
+                rows.push(self.param(part, param)?);
+            }
+        }
+        rows.push(self.param("norm", &spec.final_norm.weight)?);
+        if spec.head != spec.embedding {
+            self.weight(&mut rows, "head", &spec.head)?;
+        }
+        rows.extend(inventory.unused.iter().map(|u| Row {
+            name: u.name.clone(),
+            part: "unused",
+            stored: u.dtype.to_string().to_lowercase(),
+            stored_bytes: u.bytes,
+            resident: "-",
+            resident_bytes: 0,
+        }));
+        Ok(rows)
+    }
+
+    fn weight(&self, rows: &mut Vec<Row>, part: &'static str, weight: &WeightRef) -> Result<()> {
+        let stored = self.checkpoint.describe(weight)?;
+        let narrow = matches!(stored.format, Format::F16 | Format::BF16);
+        for tensor in stored.tensors {
+            let (resident, bytes) = match tensor.role {
+                Role::MatrixScale => ("-", 0),
+                Role::Data if narrow && self.request.widen => {
+                    ("f32", wide(weight.rows) * wide(weight.cols) * 4)
+                }
+                Role::BlockScales => ("e4m3", tensor.bytes),
+                Role::Data | Role::Param => (stored.format.name(), tensor.bytes),
+            };
+            rows.push(Row {
+                name: tensor.name,
+                part,
+                stored: tensor.dtype.to_string().to_lowercase(),
+                stored_bytes: tensor.bytes,
+                resident,
+                resident_bytes: padded(bytes, self.request.policy.alignment),
+            });
+        }
+        Ok(())
+    }
+
+    fn param(&self, part: &'static str, param: &ParamRef) -> Result<Row> {
+        let stored = self.checkpoint.describe_param(param)?;
+        let bytes = wide(param.rows) * wide(param.cols) * 4;
+        Ok(Row {
+            name: stored.name,
+            part,
+            stored: stored.dtype.to_string().to_lowercase(),
+            stored_bytes: stored.bytes,
+            resident: "f32",
+            resident_bytes: padded(bytes, self.request.policy.alignment),
+        })
+    }
+}
