@@ -127,6 +127,9 @@ pub struct PlanArgs {
     /// Sequences at the same time
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse::count)]
     pub slots: usize,
+    /// Price F16 and BF16 weights as f32, for comparing with programs that widen them
+    #[arg(long)]
+    pub widen: bool,
     /// List every tensor
     #[arg(long)]
     pub tensors: bool,
@@ -243,6 +246,13 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "512")]
     #[arg(value_parser = parse::count)]
     pub prefill: Vec<usize>,
+    /// Sequences that run together
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1")]
+    #[arg(value_parser = parse::count)]
+    pub sequences: Vec<usize>,
+    /// Most prompt tokens in one step [default: what suits the back end]
+    #[arg(long, value_name = "TOKENS", value_parser = parse::count)]
+    pub prefill_chunk: Option<usize>,
     /// Tokens to write after each prompt
     #[arg(long, value_name = "N", default_value = "128", value_parser = parse::count)]
     pub decode: usize,

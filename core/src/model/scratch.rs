@@ -65,11 +65,6 @@ pub fn areas(spec: &ModelSpec, policy: &Policy, dims: &Dims) -> Vec<Area> {
     list.areas.into_values().collect()
 }
 
-/// Bytes of the scratch of a session.
-pub fn scratch_bytes(spec: &ModelSpec, policy: &Policy, dims: &Dims) -> u64 {
-    areas(spec, policy, dims).iter().map(|a| a.bytes() as u64).sum()
-}
-
 struct List<'a> {
     policy: &'a Policy,
     dims: &'a Dims,

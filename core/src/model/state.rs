@@ -29,26 +29,66 @@ pub struct State<B: Backend> {
     dims: Dims,
 }
 
-/// Bytes of the recurrent state of one sequence.
-pub fn state_bytes(spec: &ModelSpec) -> u64 {
-    let elements = |mixer: &MixerSpec| match mixer {
-        MixerSpec::Mamba2(m) => m.conv_channels() * (m.conv_width - 1) + m.inner() * m.state_size,
-        _ => 0,
+/// One buffer of the state.
+pub struct StateArea {
+    /// What the ledger counts it as.
+    pub class: Memory,
+    /// Name in errors.
+    pub label: &'static str,
+    /// Rows of all slots.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    /// How elements are stored.
+    pub dtype: DType,
+}
+
+impl StateArea {
+    /// Bytes of the buffer.
+    pub fn bytes(&self) -> usize {
+        self.rows * self.cols * self.dtype.bytes()
+    }
+}
+
+/// The two buffers of one mixer, or none.
+fn mixer_areas(mixer: &MixerSpec, policy: &Policy, dims: &Dims) -> Vec<StateArea> {
+    let area = |class, label, slot_rows, cols, dtype| {
+        let rows = dims.slots * slot_rows;
+        StateArea { class, label, rows, cols, dtype }
     };
-    spec.blocks.iter().flat_map(|b| &b.mixers).map(|m| elements(m) as u64 * 4).sum()
+    match mixer {
+        MixerSpec::Mamba2(m) => vec![
+            area(Memory::State, "convolution state", m.conv_channels(), m.conv_width - 1, DType::F32),
+            area(Memory::State, "recurrent state", m.inner(), m.state_size, DType::F32),
+        ],
+        MixerSpec::Attention(a) => vec![
+            area(Memory::Kv, "keys", dims.context, a.kv_width(), policy.kv),
+            area(Memory::Kv, "values", dims.context, a.kv_width(), policy.kv),
+        ],
+        MixerSpec::Mlp(_) | MixerSpec::Moe(_) => Vec::new(),
+    }
+}
+
+/// Every buffer of the state of a session: what is allocated, and what `plan` prices.
+pub fn state_areas(spec: &ModelSpec, policy: &Policy, dims: &Dims) -> Vec<StateArea> {
+    spec.blocks.iter().flat_map(|b| &b.mixers).flat_map(|m| mixer_areas(m, policy, dims)).collect()
+}
+
+/// Bytes of one class of memory for one slot whose sequence holds one token.
+fn slot_bytes(spec: &ModelSpec, policy: &Policy, class: Memory) -> u64 {
+    let one = Dims { slots: 1, context: 1, rows: 1, outputs: 1 };
+    let areas = state_areas(spec, policy, &one);
+    areas.iter().filter(|a| a.class == class).map(|a| a.bytes() as u64).sum()
+}
+
+/// Bytes of the recurrent state of one sequence.
+pub fn state_bytes(spec: &ModelSpec, policy: &Policy) -> u64 {
+    slot_bytes(spec, policy, Memory::State)
 }
 
 /// Bytes of the keys and values of one token.
 pub fn kv_bytes(spec: &ModelSpec, policy: &Policy) -> u64 {
-    let elements = |mixer: &MixerSpec| match mixer {
-        MixerSpec::Attention(a) => 2 * a.kv_width(),
-        _ => 0,
-    };
-    spec.blocks
-        .iter()
-        .flat_map(|b| &b.mixers)
-        .map(|m| (elements(m) * policy.kv.bytes()) as u64)
-        .sum()
+    slot_bytes(spec, policy, Memory::Kv)
 }
 
 impl<B: Backend> State<B> {
@@ -57,31 +97,18 @@ impl<B: Backend> State<B> {
     /// # Errors
     /// The back end's memory does not hold it.
     pub fn new(backend: &B, spec: &ModelSpec, dims: &Dims) -> Result<Self> {
-        let kv = backend.policy().kv;
-        let allocate = |mixer: &MixerSpec| match mixer {
-            MixerSpec::Mamba2(m) => {
-                let (channels, inner) = (dims.slots * m.conv_channels(), dims.slots * m.inner());
-                let conv = backend.tensor(
-                    channels,
-                    m.conv_width - 1,
-                    DType::F32,
-                    Memory::State,
-                    "conv state",
-                )?;
-                let ssm =
-                    backend.tensor(inner, m.state_size, DType::F32, Memory::State, "ssm state")?;
-                Ok(MixerState::Mamba2 { conv, ssm })
+        let policy = backend.policy();
+        let allocate = |mixer: &MixerSpec| {
+            let mut tensors = Vec::new();
+            for a in mixer_areas(mixer, &policy, dims) {
+                tensors.push(backend.tensor(a.rows, a.cols, a.dtype, a.class, a.label)?);
             }
-            MixerSpec::Attention(a) => {
-                let rows = dims.slots * dims.context;
-                let cache = |label| backend.tensor(rows, a.kv_width(), kv, Memory::Kv, label);
-                Ok(MixerState::Attention(KvCache {
-                    k: cache("key cache")?,
-                    v: cache("value cache")?,
-                    context: dims.context,
-                }))
-            }
-            MixerSpec::Mlp(_) | MixerSpec::Moe(_) => Ok(MixerState::None),
+            let mut tensors = tensors.into_iter();
+            Ok(match (mixer, tensors.next(), tensors.next()) {
+                (MixerSpec::Mamba2(_), Some(conv), Some(ssm)) => MixerState::Mamba2 { conv, ssm },
+                (_, Some(k), Some(v)) => MixerState::Attention(KvCache { k, v, context: dims.context }),
+                _ => MixerState::None,
+            })
         };
         let mixers =
             spec.blocks.iter().flat_map(|b| &b.mixers).map(allocate).collect::<Result<_>>()?;
