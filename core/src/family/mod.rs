@@ -2,6 +2,7 @@
 
 mod config;
 mod nemotron_h;
+mod pattern;
 #[cfg(test)]
 mod tests;
 

@@ -4,6 +4,7 @@
 //! embedding: the rope keys of published configs are inert.
 
 use super::Config;
+use super::pattern::{Kind, kinds};
 use crate::error::{Error, Result};
 use crate::model::spec::*;
 use crate::ops::{Activation, GateOrder, RouteRule, Score};
@@ -49,7 +50,7 @@ pub(super) fn spec(config: &Config<'_>) -> Result<ModelSpec> {
     let hidden = config.size(&["hidden_size"], 4096)?;
     let eps = config.float(&["layer_norm_epsilon", "norm_eps", "rms_norm_eps"], 1e-5)?;
     let builder = Builder { config, prefix, hidden, eps };
-    let kinds = builder.kinds()?;
+    let kinds = kinds(config)?;
     let experts = kinds.iter().filter(|k| **k == Kind::Moe).count();
     builder.check_experts(experts)?;
     let blocks = kinds.iter().enumerate().map(|(layer, kind)| builder.block(layer, *kind));
@@ -82,14 +83,6 @@ pub(super) fn spec(config: &Config<'_>) -> Result<ModelSpec> {
     })
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Mamba2,
-    Attention,
-    Mlp,
-    Moe,
-}
-
 struct Builder<'a> {
     config: &'a Config<'a>,
     prefix: &'static str,
@@ -98,39 +91,6 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// The kind of every block, from either spelling of the list.
-    fn kinds(&self) -> Result<Vec<Kind>> {
-        let pattern = self.config.text(&["hybrid_override_pattern"], "")?;
-        let letters =
-            pattern.chars().enumerate().map(|(at, letter)| letter_kind(pattern, at, letter));
-        let mut kinds = letters.collect::<Result<Vec<_>>>()?;
-        if let Some((key, list)) = self.config.get(&["layers_block_type"])? {
-            let names = list.as_array().ok_or_else(|| {
-                Error::checkpoint(format!("config.json: {key} is {list}, want a list of names"))
-            })?;
-            let named = names.iter().enumerate().map(|(at, name)| named_kind(at, name));
-            let named = named.collect::<Result<Vec<_>>>()?;
-            if !kinds.is_empty() && kinds != named {
-                return Err(Error::checkpoint(
-                    "config.json: hybrid_override_pattern and layers_block_type disagree",
-                ));
-            }
-            kinds = named;
-        }
-        if kinds.is_empty() {
-            return Err(Error::checkpoint(
-                "config.json: neither hybrid_override_pattern nor layers_block_type says what the layers are",
-            ));
-        }
-        match self.config.count(&["num_hidden_layers"], kinds.len())? {
-            n if n == kinds.len() => Ok(kinds),
-            n => Err(Error::checkpoint(format!(
-                "config.json: num_hidden_layers is {n}, but the pattern has {} layers",
-                kinds.len()
-            ))),
-        }
-    }
-
     /// Refuses a config that promises more experts than there are tensors, before their names are made.
     fn check_experts(&self, blocks: usize) -> Result<()> {
         let experts = self.experts()?;
@@ -415,29 +375,4 @@ fn width(name: &str, a: usize, b: usize) -> Result<usize> {
     a.checked_mul(b).filter(|w| *w <= 1 << 24).ok_or_else(|| {
         Error::checkpoint(format!("config.json: {name} is {a} x {b}, too large to be a width"))
     })
-}
-
-fn letter_kind(pattern: &str, at: usize, letter: char) -> Result<Kind> {
-    match letter {
-        'M' => Ok(Kind::Mamba2),
-        '*' => Ok(Kind::Attention),
-        '-' => Ok(Kind::Mlp),
-        'E' => Ok(Kind::Moe),
-        _ => Err(Error::checkpoint(format!(
-            "config.json: hybrid_override_pattern has {letter:?} at position {at} of {}, want M (mamba), * (attention), - (mlp) or E (experts)",
-            pattern.chars().count()
-        ))),
-    }
-}
-
-fn named_kind(at: usize, name: &serde_json::Value) -> Result<Kind> {
-    match name.as_str() {
-        Some("mamba" | "linear_attention") => Ok(Kind::Mamba2),
-        Some("attention" | "full_attention") => Ok(Kind::Attention),
-        Some("mlp") => Ok(Kind::Mlp),
-        Some("moe") => Ok(Kind::Moe),
-        _ => Err(Error::checkpoint(format!(
-            "config.json: layers_block_type has {name} at position {at}, want mamba, attention, mlp or moe"
-        ))),
-    }
 }

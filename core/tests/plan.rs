@@ -1,0 +1,113 @@
+//! Geometries against the published sizes, and the plan's figures, exact.
+
+use whipsnake_core::backend::Policy;
+use whipsnake_core::checkpoint::{Checkpoint, Geometry};
+use whipsnake_core::plan::{Dims, Plan, Request};
+use whipsnake_core::tensor::DType;
+use whipsnake_core::weight::Format;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+fn request(widen: bool) -> Request {
+    let policy =
+        Policy { activations: DType::BF16, kv: DType::BF16, alignment: 256, group_experts_from: 2 };
+    Request { policy, dims: Dims { slots: 4, context: 4096, rows: 512 }, scratch: 1 << 20, widen }
+}
+
+fn plan(name: &str, widen: bool) -> Plan {
+    let checkpoint = Checkpoint::synthetic(&Geometry::named(name).unwrap(), 0).unwrap();
+    Plan::new(&checkpoint, request(widen)).unwrap()
+}
+
+#[test]
+fn geometries_have_the_published_number_of_parameters() {
+    let cases = [
+        ("nemotron-3-nano-bf16", 31.578),
+        ("nemotron-3-nano-fp8", 31.578),
+        ("nemotron-3-nano-nvfp4", 31.578),
+        ("nemotron-3-nano-4b", 3.97),
+        ("nemotron-nano-9b-v2", 8.89),
+        ("nemotron-h-8b", 8.10),
+        ("nemotron-3-super-120b-nvfp4", 120.67),
+        ("granite-350m-like", 0.340),
+    ];
+    for (name, billions) in cases {
+        let parameters = Geometry::named(name).unwrap().parameters() as f64 / 1e9;
+        let digits = if name.contains("nano-") && billions > 31.0 { 3 } else { 2 };
+        assert_eq!(format!("{parameters:.digits$}"), format!("{billions:.digits$}"), "{name}");
+    }
+    assert_eq!(Geometry::names().count(), cases.len());
+}
+
+#[test]
+fn the_nvfp4_index_is_the_published_one() {
+    let index = Geometry::named("nemotron-3-nano-nvfp4").unwrap().index().unwrap();
+    assert_eq!(index.len(), 24_147);
+    assert_eq!(index.iter().map(|e| e.bytes()).sum::<u64>(), 19_339_781_632);
+}
+
+#[test]
+fn the_fp8_index_has_the_published_size() {
+    let index = Geometry::named("nemotron-3-nano-fp8").unwrap().index().unwrap();
+    let bytes: u64 = index.iter().map(|e| e.bytes()).sum();
+    assert_eq!(format!("{:.2}", bytes as f64 / 1e9), "32.68");
+}
+
+#[test]
+fn the_mixed_index_has_the_published_number_of_modules() {
+    let checkpoint =
+        Checkpoint::synthetic(&Geometry::named("nemotron-3-super-120b-nvfp4").unwrap(), 0).unwrap();
+    let count = |format| {
+        let weights = checkpoint.spec().weights().into_iter();
+        weights
+            .filter(|w| checkpoint.describe(w).unwrap().format == format)
+            .map(|w| w.names.len())
+            .sum::<usize>()
+    };
+    assert_eq!((count(Format::Nvfp4), count(Format::Fp8)), (40_961, 139));
+}
+
+#[test]
+fn plan_gives_the_published_figures() {
+    let kept = plan("nemotron-3-nano-nvfp4", false);
+    assert_eq!(format!("{:.3}", kept.memory.weights as f64 / GIB), "18.013");
+    assert_eq!(kept.stored_bytes, 19_339_781_632);
+    let widened = plan("nemotron-3-nano-nvfp4", true);
+    assert_eq!(format!("{:.3}", widened.memory.weights as f64 / GIB), "20.020");
+    let state = kept.state_bytes_per_sequence as f64 / f64::from(1 << 20);
+    assert_eq!(format!("{state:.3}"), "47.617");
+    assert_eq!(kept.kv_bytes_per_token, 6144);
+    assert_eq!(kept.memory.state, 4 * kept.state_bytes_per_sequence);
+    assert_eq!(kept.memory.kv, 4 * 4096 * 6144);
+    assert_eq!(kept.memory.scratch, 1 << 20);
+}
+
+#[test]
+fn plan_gives_the_size_of_the_unquantised_checkpoint() {
+    let plan = plan("nemotron-3-nano-bf16", false);
+    assert_eq!(format!("{:.2}", plan.stored_bytes as f64 / GIB), "58.83");
+}
+
+#[test]
+fn the_summary_reads_as_a_table() {
+    let text = plan("nemotron-3-nano-nvfp4", false).to_string();
+    println!("{text}");
+    assert_eq!(text, include_str!("plan_summary.txt"));
+}
+
+#[test]
+fn every_tensor_has_a_line() {
+    let plan = plan("granite-350m-like", false);
+    let text = plan.tensors();
+    assert_eq!(text.lines().count(), plan.rows.len());
+    let line = text.lines().find(|l| l.starts_with("backbone.layers.0.mixer.A_log ")).unwrap();
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>()[1..], ["bf16", "96", "f32", "256"]);
+}
+
+#[test]
+fn an_unknown_geometry_is_refused_with_the_names_of_those_there_are() {
+    assert_eq!(
+        Geometry::named("nemotron-4").err().unwrap().to_string(),
+        "no geometry \"nemotron-4\"; there are: nemotron-3-nano-bf16, nemotron-3-nano-fp8, nemotron-3-nano-nvfp4, nemotron-3-nano-4b, nemotron-nano-9b-v2, nemotron-h-8b, nemotron-3-super-120b-nvfp4, granite-350m-like"
+    );
+}
