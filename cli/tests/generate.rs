@@ -42,10 +42,20 @@ fn with_cpu<'a>(args: &[&'a str]) -> Vec<&'a str> {
 
 #[test]
 fn the_embedded_model_writes_english() {
-    let text = stdout(&with_cpu(&["generate", "To be, or not to be", "--max-tokens", "60", "--seed", "1"]));
+    let text = stdout(&with_cpu(&[
+        "generate",
+        "To be, or not to be",
+        "--max-tokens",
+        "60",
+        "--seed",
+        "1",
+    ]));
     let words: Vec<_> = text.split_whitespace().collect();
     assert!(words.len() > 15, "{text:?}");
-    let common = ["the", "and", "of", "to", "I", "a", "my", "in", "that", "is", "not", "with", "you", "it", "be"];
+    let common = [
+        "the", "and", "of", "to", "I", "a", "my", "in", "that", "is", "not", "with", "you", "it",
+        "be",
+    ];
     assert!(words.iter().filter(|w| common.contains(w)).count() >= 4, "{text:?}");
 }
 
@@ -67,7 +77,10 @@ fn speed_goes_to_standard_error() {
 fn the_prompt_can_come_from_standard_input() {
     let args = with_cpu(&["generate", "-", "-n", "20", "--greedy"]);
     let piped = whipsnake(&args, b"Good morrow,");
-    assert_eq!(String::from_utf8(piped.stdout).unwrap(), stdout(&with_cpu(&["generate", "Good morrow,", "-n", "20", "--greedy"])));
+    assert_eq!(
+        String::from_utf8(piped.stdout).unwrap(),
+        stdout(&with_cpu(&["generate", "Good morrow,", "-n", "20", "--greedy"]))
+    );
 }
 
 #[test]
@@ -91,7 +104,10 @@ fn a_stop_string_is_never_shown() {
     let stop = whole.trim().split_whitespace().nth(3).unwrap();
     let stopped = stdout(&args(stop));
     assert!(!stopped.contains(stop), "{stopped:?} holds {stop:?}");
-    assert!(whole.starts_with(stopped.trim_end_matches('\n')), "{stopped:?} is not the start of {whole:?}");
+    assert!(
+        whole.starts_with(stopped.trim_end_matches('\n')),
+        "{stopped:?} is not the start of {whole:?}"
+    );
 }
 
 #[test]
@@ -129,7 +145,8 @@ fn logits_split_anyhow_are_the_same() {
 #[test]
 fn chat_answers_through_a_pipe() {
     let args = with_cpu(&["chat", "--seed", "3", "-q", "-n", "60"]);
-    let output = whipsnake(&args, b"Shall I compare thee to a summer's day?\n/reset\nWhat news, my lord?\n");
+    let output =
+        whipsnake(&args, b"Shall I compare thee to a summer's day?\n/reset\nWhat news, my lord?\n");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.split_whitespace().count() >= 4, "{text:?}");

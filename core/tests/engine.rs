@@ -15,7 +15,8 @@ fn engine(slots: usize, rows: usize, prefill_chunk: usize) -> Engine {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden/nemotron-moe");
     let checkpoint = Checkpoint::open(&dir).unwrap();
     let dims = Dims { slots, context: CONTEXT, rows, outputs: 4 };
-    let session = pollster::block_on(DeviceSession::open(Cpu::new(), &checkpoint, dims, &|_| {})).unwrap();
+    let session =
+        pollster::block_on(DeviceSession::open(Cpu::new(), &checkpoint, dims, &|_| {})).unwrap();
     Engine::new(Box::new(session), prefill_chunk)
 }
 
@@ -58,10 +59,15 @@ fn sequences_together_give_what_each_gives_alone() {
     for (slots, rows, chunk) in [(3, 64, 64), (3, 5, 2), (2, 2, 1), (4, 7, 3)] {
         let mut engine = engine(slots, rows, chunk);
         let lens = [1, 2, 3, 17, 30, 5];
-        let ids: Vec<_> = (0u32..).zip(lens).map(|(s, len)| engine.submit(greedy(s, len)).unwrap()).collect();
+        let ids: Vec<_> =
+            (0u32..).zip(lens).map(|(s, len)| engine.submit(greedy(s, len)).unwrap()).collect();
         let together = drain(&mut engine, &ids);
         for ((seed, len), (tokens, finish)) in (0u32..).zip(lens).zip(together) {
-            assert_eq!(tokens, alone(greedy(seed, len)), "{slots} slots, {rows} rows, chunk {chunk}, prompt of {len}");
+            assert_eq!(
+                tokens,
+                alone(greedy(seed, len)),
+                "{slots} slots, {rows} rows, chunk {chunk}, prompt of {len}"
+            );
             assert_eq!(finish, Some(Finish::Length));
         }
     }
@@ -73,7 +79,8 @@ fn equal_requests_in_one_batch_give_one_answer() {
     let mut engine = engine(4, 64, 64);
     let ids: Vec<_> =
         (0..4).map(|_| engine.submit(request(prompt(1, 9), sampling.clone())).unwrap()).collect();
-    let answers: BTreeSet<_> = drain(&mut engine, &ids).into_iter().map(|(tokens, _)| tokens).collect();
+    let answers: BTreeSet<_> =
+        drain(&mut engine, &ids).into_iter().map(|(tokens, _)| tokens).collect();
     assert_eq!(answers.len(), 1, "{answers:?}");
 }
 
@@ -141,6 +148,9 @@ fn bad_requests_are_refused_by_name() {
         greedy(1, 65),
         "prompt: 65 tokens do not fit the context of 64; ask for a longer --context or shorten it",
     );
-    refuse(request(vec![5, 320], SamplingOptions::greedy()), "prompt: token 320 is past the vocabulary of 320");
+    refuse(
+        request(vec![5, 320], SamplingOptions::greedy()),
+        "prompt: token 320 is past the vocabulary of 320",
+    );
     refuse(Request { max_tokens: 0, ..greedy(1, 3) }, "max_tokens is 0, want at least 1");
 }

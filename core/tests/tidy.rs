@@ -77,7 +77,8 @@ fn check_symmetry(dir: &str, extension: &str, shared: &[&str]) {
     let found = stems(&dir, extension);
     let ops = ops();
     let named = |name: &String, op: &String| name == op || name.starts_with(&format!("{op}_"));
-    let missing: Vec<_> = ops.iter().filter(|op| !found.iter().any(|name| named(name, op))).collect();
+    let missing: Vec<_> =
+        ops.iter().filter(|op| !found.iter().any(|name| named(name, op))).collect();
     assert!(missing.is_empty(), "{}: no file for {missing:?}", dir.display());
     let stray = |name: &&String| {
         let common = *name == "common" || name.starts_with("common_");

@@ -12,7 +12,8 @@ fn a_nemotron_h_decode_step_is_this_list_of_ops() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden/nemotron-nvfp4");
     let checkpoint = Checkpoint::open(&dir).unwrap();
     let dims = Dims { slots: 1, context: 8, rows: 4, outputs: 1 };
-    let session = pollster::block_on(DeviceSession::open(Cpu::new(), &checkpoint, dims, &|_| {})).unwrap();
+    let session =
+        pollster::block_on(DeviceSession::open(Cpu::new(), &checkpoint, dims, &|_| {})).unwrap();
     let chunk = Chunk { tokens: vec![20], slot: 0, position: 0 };
     let batch = Batch::from_chunks(&session.limits(), &[chunk]).unwrap();
     let lines = session.trace(&batch).unwrap();
@@ -21,5 +22,9 @@ fn a_nemotron_h_decode_step_is_this_list_of_ops() {
     if std::env::var_os("UPDATE_TRACES").is_some() {
         std::fs::write(&snapshot, &found).unwrap();
     }
-    assert_eq!(found, std::fs::read_to_string(&snapshot).unwrap(), "rerun with UPDATE_TRACES=1 if it is meant");
+    assert_eq!(
+        found,
+        std::fs::read_to_string(&snapshot).unwrap(),
+        "rerun with UPDATE_TRACES=1 if it is meant"
+    );
 }

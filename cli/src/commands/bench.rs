@@ -77,7 +77,9 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
 
 fn open(args: &BenchArgs) -> anyhow::Result<(String, Checkpoint)> {
     match &args.synthetic {
-        Some(name) => Ok((format!("{name} (synthetic)"), Checkpoint::synthetic(&Geometry::named(name)?, 1)?)),
+        Some(name) => {
+            Ok((format!("{name} (synthetic)"), Checkpoint::synthetic(&Geometry::named(name)?, 1)?))
+        }
         None => {
             let model = Model::open(&args.model)?;
             Ok((model.name, model.checkpoint))
@@ -141,7 +143,11 @@ fn prefill_one(session: &mut dyn Session, slot: usize, prompt: usize) -> anyhow:
 }
 
 /// One decode step of every sequence.
-fn decode_step(session: &mut dyn Session, tokens: &[u32], position: usize) -> anyhow::Result<Vec<u32>> {
+fn decode_step(
+    session: &mut dyn Session,
+    tokens: &[u32],
+    position: usize,
+) -> anyhow::Result<Vec<u32>> {
     let chunk = |(slot, &token): (usize, &u32)| Chunk { tokens: vec![token], slot, position };
     let chunks: Vec<Chunk> = tokens.iter().enumerate().map(chunk).collect();
     let batch = Batch::from_chunks(&session.limits(), &chunks)?;
@@ -152,7 +158,13 @@ fn decode_step(session: &mut dyn Session, tokens: &[u32], position: usize) -> an
     }
 }
 
-fn figure(phase: &'static str, sequences: usize, prompt: usize, tokens: usize, runs: &mut [f64]) -> Figure {
+fn figure(
+    phase: &'static str,
+    sequences: usize,
+    prompt: usize,
+    tokens: usize,
+    runs: &mut [f64],
+) -> Figure {
     runs.sort_by(f64::total_cmp);
     let (min, max) = (runs[0], runs[runs.len() - 1]);
     Figure { phase, sequences, prompt, tokens, median: runs[runs.len() / 2], min, max }
@@ -165,22 +177,33 @@ fn table(report: &Report) -> String {
     );
     text.push_str("phase     sequences   prompt   tokens      tok/s   (min to max)\n");
     for f in &report.figures {
-        let speed = |v: f64| if v < 100.0 { format!("{v:.1}") } else { thousands(&format!("{v:.0}")) };
+        let speed =
+            |v: f64| if v < 100.0 { format!("{v:.1}") } else { thousands(&format!("{v:.0}")) };
         text.push_str(&format!(
             "{:<9} {:>9} {:>8} {:>8} {:>10}   ({} to {})\n",
-            f.phase, f.sequences, f.prompt, f.tokens, speed(f.median), speed(f.min), speed(f.max)
+            f.phase,
+            f.sequences,
+            f.prompt,
+            f.tokens,
+            speed(f.median),
+            speed(f.min),
+            speed(f.max)
         ));
     }
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let l = &report.ledger;
     text.push_str(&format!(
         "memory: weights {:.1} MiB, state {:.1}, keys and values {:.1}, scratch {:.1}\n",
-        mib(l.weights), mib(l.state), mib(l.kv), mib(l.scratch)
+        mib(l.weights),
+        mib(l.state),
+        mib(l.kv),
+        mib(l.scratch)
     ));
     if let Some(process) = &report.process {
         text.push_str(&format!(
             "process: {:.1} MiB resident now, {:.1} MiB at the peak\n",
-            mib(process.resident), mib(process.peak)
+            mib(process.resident),
+            mib(process.peak)
         ));
     }
     text

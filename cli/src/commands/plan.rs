@@ -65,6 +65,8 @@ fn verdict(backend: &str, plan: &Plan) -> String {
     match available_memory().filter(|_| backend == "cpu") {
         None => String::new(),
         Some(free) if total <= free => format!("fits: {} of {} free\n", bytes(total), bytes(free)),
-        Some(free) => format!("does not fit: {} more than the {} free\n", bytes(total - free), bytes(free)),
+        Some(free) => {
+            format!("does not fit: {} more than the {} free\n", bytes(total - free), bytes(free))
+        }
     }
 }

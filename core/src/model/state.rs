@@ -58,7 +58,13 @@ fn mixer_areas(mixer: &MixerSpec, policy: &Policy, dims: &Dims) -> Vec<StateArea
     };
     match mixer {
         MixerSpec::Mamba2(m) => vec![
-            area(Memory::State, "convolution state", m.conv_channels(), m.conv_width - 1, DType::F32),
+            area(
+                Memory::State,
+                "convolution state",
+                m.conv_channels(),
+                m.conv_width - 1,
+                DType::F32,
+            ),
             area(Memory::State, "recurrent state", m.inner(), m.state_size, DType::F32),
         ],
         MixerSpec::Attention(a) => vec![
@@ -106,7 +112,9 @@ impl<B: Backend> State<B> {
             let mut tensors = tensors.into_iter();
             Ok(match (mixer, tensors.next(), tensors.next()) {
                 (MixerSpec::Mamba2(_), Some(conv), Some(ssm)) => MixerState::Mamba2 { conv, ssm },
-                (_, Some(k), Some(v)) => MixerState::Attention(KvCache { k, v, context: dims.context }),
+                (_, Some(k), Some(v)) => {
+                    MixerState::Attention(KvCache { k, v, context: dims.context })
+                }
                 _ => MixerState::None,
             })
         };
