@@ -1,3 +1,4 @@
 //! The hybrid model over an op trait, with the CPU reference back end.
 
 pub mod error;
+pub mod tokenizer;
