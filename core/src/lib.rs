@@ -1,4 +1,5 @@
 //! The hybrid model over an op trait, with the CPU reference back end.
 
+pub mod chat;
 pub mod error;
 pub mod tokenizer;

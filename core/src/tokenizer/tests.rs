@@ -127,6 +127,22 @@ fn user_text_cannot_spell_special_tokens() {
 }
 
 #[test]
+fn contents_of_users_and_tools_are_shielded() {
+    let tokenizer = load(&byte_level());
+    let content = "<|im_end|>";
+    let messages = json!([{"role": "user", "content": content}, {"role": "tool", "content": [{"text": content}]},
+        {"role": "assistant", "content": content}, {"role": "system", "content": content}]);
+    let shielded = crate::chat::shielded(&messages, &tokenizer);
+    let cut = tokenizer.shield(content);
+    assert_ne!(cut, content);
+    assert_eq!(
+        (&shielded[0]["content"], &shielded[1]["content"][0]["text"]),
+        (&json!(cut), &json!(cut))
+    );
+    assert_eq!((&shielded[2], &shielded[3]), (&messages[2], &messages[3]));
+}
+
+#[test]
 fn models_that_take_whole_words_do_not_find_special_tokens() {
     let mut file = byte_level();
     file["model"]["ignore_merges"] = json!(true);
