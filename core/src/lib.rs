@@ -2,4 +2,5 @@
 
 pub mod chat;
 pub mod error;
+pub mod stop;
 pub mod tokenizer;
