@@ -2,5 +2,6 @@
 
 pub mod chat;
 pub mod error;
+pub mod reasoning;
 pub mod stop;
 pub mod tokenizer;
