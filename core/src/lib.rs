@@ -5,3 +5,4 @@ pub mod error;
 pub mod reasoning;
 pub mod stop;
 pub mod tokenizer;
+pub mod tool_calls;
