@@ -3,6 +3,7 @@
 pub mod chat;
 pub mod error;
 pub mod reasoning;
+pub mod sampling;
 pub mod stop;
 pub mod tokenizer;
 pub mod tool_calls;
