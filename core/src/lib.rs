@@ -2,6 +2,7 @@
 
 pub mod chat;
 pub mod error;
+pub mod generation;
 pub mod reasoning;
 pub mod sampling;
 pub mod stop;
