@@ -696,6 +696,6 @@ fn values_that_make_no_sense() {
     }
     assert_eq!(
         tiny().key("norm_eps", json!(1e-6)).key("layer_norm_epsilon", json!(1e-5)).refusal(),
-        "config.json: layer_norm_epsilon is 1e-5 and norm_eps is 1e-6, two spellings of one key"
+        "config.json: layer_norm_epsilon is 0.00001 and norm_eps is 1e-6, two spellings of one key"
     );
 }
