@@ -1,5 +1,6 @@
 //! The seam: what a device must offer to run the model.
 
+use crate::batch::BatchShape;
 use crate::error::Result;
 use crate::ops::*;
 use crate::step::{FusedOp, Step};
@@ -117,6 +118,11 @@ pub trait Backend: Sized + 'static {
 
     /// Bytes held now.
     fn ledger(&self) -> Ledger;
+
+    /// The shape that a step of this shape is padded to, so that few keys serve all steps. No bound may shrink.
+    fn bucket(&self, shape: BatchShape) -> BatchShape {
+        shape
+    }
 
     /// Runs `encode` exactly once, or replays what it recorded the first times for the same `key`.
     ///

@@ -50,8 +50,8 @@ impl fmt::Display for DType {
 
 /// A row-major `[rows, cols]` window of a buffer of back end `B`.
 ///
-/// Clones share the buffer. Windows start at a multiple of 256 bytes wherever the model makes them, so that
-/// they can be bound directly on every GPU; `stride` counts elements from one row to the next.
+/// Clones share the buffer. `stride` counts elements from one row to the next. A window may start at any element:
+/// a back end whose bindings must be aligned binds from an aligned place before it and passes the rest as a number.
 pub struct Tensor<B: Backend> {
     buffer: B::Buffer,
     rows: usize,

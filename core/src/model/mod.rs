@@ -1,5 +1,10 @@
 //! The hybrid model: its description as data, its weights and state on a device, and its forward pass.
 
+pub(crate) mod forward;
+pub mod scratch;
 pub mod spec;
+pub mod state;
+pub mod weights;
 
+pub use scratch::Dims;
 pub use spec::ModelSpec;

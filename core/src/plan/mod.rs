@@ -17,30 +17,20 @@ pub use render::bytes;
 use crate::backend::{Ledger, Policy};
 use crate::checkpoint::{Checkpoint, Inventory, Role};
 use crate::error::Result;
-use crate::model::spec::{AttentionSpec, Mamba2Spec, MixerSpec, ModelSpec, ParamRef, WeightRef};
+use crate::model::Dims;
+use crate::model::scratch::areas;
+use crate::model::spec::{MixerSpec, ModelSpec, ParamRef, WeightRef};
+use crate::model::state::{kv_bytes, state_areas, state_bytes};
 use crate::weight::Format;
 use serde::Serialize;
-
-/// How many sequences, and how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Dims {
-    /// Sequences at once.
-    pub slots: usize,
-    /// Tokens that each may hold.
-    pub context: usize,
-    /// Rows of the largest step.
-    pub rows: usize,
-}
 
 /// What to price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Request {
     /// The choices of the back end.
     pub policy: Policy,
-    /// How many sequences, and how long.
+    /// How large the session is.
     pub dims: Dims,
-    /// Bytes of activations and tables, which the model computes from the same dimensions.
-    pub scratch: u64,
     /// Price F16 and BF16 weights as f32.
     pub widen: bool,
 }
@@ -87,31 +77,21 @@ impl Plan {
     pub fn new(checkpoint: &Checkpoint, request: Request) -> Result<Self> {
         let spec = checkpoint.spec();
         let rows = Pricer { checkpoint, request }.rows(spec, &checkpoint.inventory()?)?;
-        let Dims { slots, context, .. } = request.dims;
-        let align = |bytes: u64| padded(bytes, request.policy.alignment);
-        let kv_bytes = wide(request.policy.kv.bytes());
-        let (mut state, mut kv, mut memory) = (0, 0, Ledger::default());
-        for mixer in spec.blocks.iter().flat_map(|b| &b.mixers) {
-            if let MixerSpec::Mamba2(m) = mixer {
-                for bytes in state_bytes(m) {
-                    state += bytes;
-                    memory.state += align(bytes * wide(slots));
-                }
-            }
-            if let MixerSpec::Attention(a) = mixer {
-                let one = plane_elements(a) * kv_bytes;
-                kv += 2 * one;
-                memory.kv += 2 * align(one * wide(slots) * wide(context));
-            }
+        let padding = request.policy.alignment;
+        let mut memory = Ledger::default();
+        for area in state_areas(spec, &request.policy, &request.dims) {
+            *memory.of(area.class) += padded(wide(area.bytes()), padding);
+        }
+        for area in areas(spec, &request.policy, &request.dims) {
+            memory.scratch += padded(wide(area.bytes()), padding);
         }
         memory.weights = rows.iter().map(|r| r.resident_bytes).sum();
-        memory.scratch = request.scratch;
         Ok(Self {
             request,
             stored_bytes: rows.iter().map(|r| r.stored_bytes).sum(),
             rows,
-            state_bytes_per_sequence: state,
-            kv_bytes_per_token: kv,
+            state_bytes_per_sequence: state_bytes(spec, &request.policy),
+            kv_bytes_per_token: kv_bytes(spec, &request.policy),
             memory,
         })
     }
@@ -121,18 +101,6 @@ impl Plan {
         let rows = self.rows.iter().filter(|r| r.part == part);
         rows.fold((0, 0), |(s, r), row| (s + row.stored_bytes, r + row.resident_bytes))
     }
-}
-
-/// Bytes of one sequence's convolution window and SSM state, both f32.
-fn state_bytes(mixer: &Mamba2Spec) -> [u64; 2] {
-    let window = mixer.conv_channels() * (mixer.conv_width - 1);
-    let ssm = mixer.inner() * mixer.state_size;
-    [wide(window) * 4, wide(ssm) * 4]
-}
-
-/// Elements of one token's keys, or of its values.
-fn plane_elements(mixer: &AttentionSpec) -> u64 {
-    wide(mixer.kv_width())
 }
 
 fn padded(bytes: u64, alignment: usize) -> u64 {

@@ -1,0 +1,127 @@
+//! `whipsnake chat`: the REPL over the engine.
+
+use anyhow::Context;
+use serde_json::{Map, Value};
+use whipsnake_core::chat::{
+    ChatTemplate, Conversation, TemplateSource, choose_template, find_templates,
+};
+use whipsnake_core::engine::{Engine, Request};
+use whipsnake_core::reply::ReplyStream;
+use whipsnake_core::sampling::SamplingOptions;
+use whipsnake_core::tokenizer::Tokenizer;
+
+use crate::args::ChatArgs;
+use crate::failure::Hinted;
+use crate::interrupt::Interrupt;
+use crate::output::Stats;
+use crate::repl::{self, Answer, Delta, Message};
+use crate::replies::{self, News};
+use crate::runtime::{self, Model};
+
+/// Most tokens of a conversation where the user does not say: state and keys of a chat should fit any device.
+const DEFAULT_CONTEXT: usize = 16 << 10;
+
+/// Runs the command.
+pub fn run(args: &ChatArgs, quiet: bool) -> anyhow::Result<()> {
+    let model = Model::open(&args.model)?;
+    let tokenizer = model.tokenizer()?;
+    let template = template(&model, &tokenizer)?;
+    let sampling = model.sampling(&args.sampling, None)?;
+    let rows = args.context.prefill_chunk.unwrap_or(runtime::STEP_ROWS);
+    let context =
+        args.context.context.unwrap_or(DEFAULT_CONTEXT.min(model.checkpoint.spec().context));
+    let dims = runtime::dims(&model.checkpoint, Some(context), 1, rows);
+    let session = runtime::open_session(&model.checkpoint, &args.backend, dims, quiet)?;
+    let interrupt = Interrupt::on_ctrl_c()?;
+    let mut chat = Chat {
+        engine: Engine::new(session, rows),
+        model,
+        tokenizer,
+        template,
+        sampling,
+        arguments: arguments(args),
+        max_tokens: args.max_tokens,
+        stops: args.sampling.stop.clone(),
+        interrupt: interrupt.clone(),
+    };
+    repl::at_terminal(&mut chat, interrupt, args.system.clone(), !quiet)
+}
+
+/// The checkpoint's chat template.
+fn template(model: &Model, tokenizer: &Tokenizer) -> anyhow::Result<ChatTemplate> {
+    let file = |name: &str| model.checkpoint.file(name).map(|bytes| &bytes[..]);
+    let jinja = file("chat_template.jinja").map(std::str::from_utf8).transpose();
+    let jinja = jinja.context("chat_template.jinja is not UTF-8")?;
+    let templates: Vec<TemplateSource> = find_templates(jinja, file("tokenizer_config.json"))?;
+    let Some(template) = choose_template(&templates, false) else {
+        return Err(Hinted::new(format!("{} has no chat template", model.name))
+            .hint("whipsnake generate, which writes on from plain text")
+            .into());
+    };
+    Ok(ChatTemplate::new(&template.source, tokenizer.special_tokens())?)
+}
+
+fn arguments(args: &ChatArgs) -> Map<String, Value> {
+    let mut arguments: Map<String, Value> =
+        args.template_arg.iter().map(|a| (a.key.clone(), a.value.clone())).collect();
+    if let Some(thinking) = args.thinking() {
+        arguments.insert("enable_thinking".into(), thinking.into());
+    }
+    arguments
+}
+
+struct Chat {
+    engine: Engine,
+    model: Model,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    sampling: SamplingOptions,
+    arguments: Map<String, Value>,
+    max_tokens: usize,
+    stops: Vec<String>,
+    interrupt: Interrupt,
+}
+
+impl Answer for Chat {
+    fn reply(
+        &mut self,
+        messages: &[Message],
+        sink: &mut dyn FnMut(Delta<'_>),
+    ) -> anyhow::Result<Stats> {
+        let messages = serde_json::to_value(messages)?;
+        let rendered = self.template.render(&Conversation {
+            messages: &messages,
+            tools: None,
+            arguments: &self.arguments,
+            add_generation_prompt: true,
+            now: now(),
+        })?;
+        let request = Request {
+            prompt: self.tokenizer.encode_chat(&rendered)?,
+            sampling: self.sampling.clone(),
+            entropy: runtime::entropy(),
+            max_tokens: self.max_tokens,
+            stop_ids: self.model.generation.eos_token_ids.clone(),
+        };
+        let stream = ReplyStream::chat(&self.tokenizer, self.stops.clone(), &rendered)?;
+        let mut last = None;
+        replies::run(&mut self.engine, vec![(request, stream)], &self.interrupt, &mut |news| {
+            match news {
+                News::Text(_, delta) => {
+                    sink(Delta::Reasoning(&delta.reasoning));
+                    sink(Delta::Content(&delta.content));
+                }
+                News::Done(_, stats) => last = Some(*stats),
+                News::Token(..) => {}
+            }
+            Ok(())
+        })?;
+        last.ok_or_else(|| anyhow::anyhow!("the reply did not end"))
+    }
+}
+
+/// Seconds since 1970, for templates that print the date.
+fn now() -> Option<i64> {
+    let elapsed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+    i64::try_from(elapsed.as_secs()).ok()
+}

@@ -1,0 +1,158 @@
+//! From options to a model that runs: which files, which device, how much room.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use whipsnake_core::checkpoint::Checkpoint;
+use whipsnake_core::cpu::Cpu;
+use whipsnake_core::generation::GenerationConfig;
+use whipsnake_core::model::Dims;
+use whipsnake_core::model::weights::LoadProgress;
+use whipsnake_core::sampling::SamplingOptions;
+use whipsnake_core::session::{DeviceSession, Session};
+use whipsnake_core::tokenizer::Tokenizer;
+
+use crate::args::{BackendArgs, BackendChoice, ModelArgs, SamplingArgs};
+use crate::embedded;
+use crate::failure::Hinted;
+use crate::hub::Hub;
+
+/// A checkpoint with its text side.
+pub struct Model {
+    /// What the user called it.
+    pub name: String,
+    /// Weights and configuration.
+    pub checkpoint: Checkpoint,
+    /// Stop tokens and sampling defaults.
+    pub generation: GenerationConfig,
+}
+
+impl Model {
+    /// Opens the model that `args` names: a folder, a hub id, or the embedded one.
+    pub fn open(args: &ModelArgs) -> anyhow::Result<Self> {
+        let (name, checkpoint) = match &args.model {
+            None => (embedded::NAME.to_string(), Checkpoint::from_memory(embedded::files())?),
+            Some(model) => (model.clone(), Checkpoint::open(&folder(model)?)?),
+        };
+        let generation_config = match checkpoint.file("generation_config.json") {
+            Some(bytes) => {
+                Some(serde_json::from_slice(bytes).context("generation_config.json is not JSON")?)
+            }
+            None => None,
+        };
+        let generation =
+            GenerationConfig::new(Some(checkpoint.config()), generation_config.as_ref())?;
+        Ok(Self { name, checkpoint, generation })
+    }
+
+    /// The checkpoint's tokenizer.
+    pub fn tokenizer(&self) -> anyhow::Result<Tokenizer> {
+        let Some(json) = self.checkpoint.file("tokenizer.json") else {
+            return Err(Hinted::new(format!("{} has no tokenizer.json", self.name))
+                .hint("whipsnake logits --tokens 1,2,3, which needs none")
+                .into());
+        };
+        let config = self.checkpoint.file("tokenizer_config.json");
+        let tokenizer = Tokenizer::new(json, config.map(|c| &c[..]))?;
+        tokenizer.check_vocabulary(self.checkpoint.spec().vocabulary)?;
+        Ok(tokenizer)
+    }
+
+    /// How tokens are chosen: the model's own defaults, then what the user says.
+    pub fn sampling(
+        &self,
+        args: &SamplingArgs,
+        logprobs: Option<u32>,
+    ) -> anyhow::Result<SamplingOptions> {
+        let defaults =
+            if args.is_greedy() { SamplingOptions::greedy() } else { self.generation.sampling() };
+        let options = SamplingOptions {
+            temperature: args.temperature.unwrap_or(defaults.temperature),
+            top_k: args.top_k.unwrap_or(defaults.top_k),
+            top_p: args.top_p.unwrap_or(defaults.top_p),
+            min_p: args.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: args.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            presence_penalty: args.presence_penalty.unwrap_or(defaults.presence_penalty),
+            frequency_penalty: args.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            logit_bias: args.logit_bias.iter().map(|b| (b.token, b.bias)).collect(),
+            seed: args.seed,
+            logprobs: logprobs.map(|n| usize::try_from(n)).transpose()?,
+        };
+        options.check(self.checkpoint.spec().vocabulary)?;
+        Ok(options)
+    }
+}
+
+fn folder(model: &str) -> anyhow::Result<PathBuf> {
+    let path = Path::new(model);
+    if path.is_dir() { Ok(path.to_path_buf()) } else { Hub::from_env()?.resolve(model) }
+}
+
+/// A number that differs from run to run, for draws without a seed.
+pub fn entropy() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::time::SystemTime::now())
+}
+
+/// Rows whose logits one pass of the head computes.
+pub const OUTPUTS: usize = 64;
+
+/// Most rows of one step where the user does not say.
+pub const STEP_ROWS: usize = 512;
+
+/// How much room a session gets.
+pub fn dims(checkpoint: &Checkpoint, context: Option<usize>, slots: usize, rows: usize) -> Dims {
+    let context = context.unwrap_or(checkpoint.spec().context);
+    Dims { slots, context, rows: rows.max(slots), outputs: OUTPUTS.min(rows.max(slots)) }
+}
+
+/// Loads a model on the back end that was asked for, or the best one that works.
+pub fn open_session(
+    checkpoint: &Checkpoint,
+    backend: &BackendArgs,
+    dims: Dims,
+    quiet: bool,
+) -> anyhow::Result<Box<dyn Session>> {
+    let bar = progress_bar(quiet);
+
+    let progress = |step: LoadProgress<'_>| {
+        bar.set_position(step.bytes);
+        bar.set_message(step.name.to_string());
+    };
+    bar.set_length(checkpoint.inventory()?.read_bytes);
+    let session = match backend.backend {
+        BackendChoice::Cpu | BackendChoice::Auto => {
+            if !quiet && backend.backend == BackendChoice::Auto {
+                eprintln!(
+                    "running on the CPU: no GPU back end is usable here (`whipsnake devices` says why)"
+                );
+            }
+            pollster::block_on(DeviceSession::open(Cpu::new(), checkpoint, dims, &progress))?
+        }
+        BackendChoice::Cuda | BackendChoice::Wgpu => {
+            return Err(Hinted::new(format!(
+                "the {} back end is not usable here",
+                backend.backend
+            ))
+            .hint("whipsnake devices")
+            .into());
+        }
+    };
+    bar.finish_and_clear();
+    Ok(Box::new(session))
+}
+
+/// A bar on standard error while a person looks at it.
+fn progress_bar(quiet: bool) -> ProgressBar {
+    if quiet || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("loading {bar:30} {bytes}/{total_bytes} {wide_msg}");
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar
+}

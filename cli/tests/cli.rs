@@ -1,0 +1,53 @@
+//! The program from outside: help, usage errors and exit codes.
+
+use std::process::{Command, Output};
+
+fn whipsnake(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_whipsnake")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn help_lists_every_subcommand_and_examples() {
+    let run = whipsnake(&["--help"]);
+    assert_eq!((run.status.code(), text(&run.stderr)), (Some(0), ""));
+    let help = text(&run.stdout);
+    for word in [
+        "generate",
+        "chat",
+        "plan",
+        "logits",
+        "perplexity",
+        "bench",
+        "devices",
+        "selfcheck",
+        "Examples:",
+    ] {
+        assert!(help.contains(word), "{word} in {help}");
+    }
+}
+
+#[test]
+fn a_usage_error_is_told_on_standard_error_with_code_2() {
+    for arguments in [
+        &["generate"][..],
+        &["generate", "x", "--top-p", "2"],
+        &["logits", "--tokens", "1,x"],
+        &["plan", "--backend", "metal"],
+        &["tell"],
+    ] {
+        let run = whipsnake(arguments);
+        assert_eq!((run.status.code(), text(&run.stdout)), (Some(2), ""), "{arguments:?}");
+        assert!(text(&run.stderr).starts_with("error: "), "{arguments:?}");
+    }
+}
+
+#[test]
+fn without_a_subcommand_the_help_is_shown() {
+    let run = whipsnake(&[]);
+    assert_eq!(run.status.code(), Some(2));
+    assert!(text(&run.stderr).contains("Usage: whipsnake"));
+}

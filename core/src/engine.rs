@@ -1,0 +1,309 @@
+//! Sequences in slots: admission, chunked prefill mixed with decode in ragged batches, sampling, cancellation.
+//!
+//! One [`Engine::step`] is one batch on the device. A slot is clean by construction: a sequence starts at position 0,
+//! where no op reads the slot.
+
+use crate::batch::{Batch, Chunk};
+use crate::error::{Error, Result};
+use crate::sampling::{Choice, Sampler, SamplingOptions};
+use crate::session::{Output, Session, Want};
+use std::collections::{BTreeSet, VecDeque};
+
+/// What to generate.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Prompt, at least one token.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: SamplingOptions,
+    /// Seeds the draw where `sampling` names no seed.
+    pub entropy: u64,
+    /// Most tokens to generate, at least one.
+    pub max_tokens: usize,
+    /// Tokens that end the sequence.
+    pub stop_ids: BTreeSet<u32>,
+}
+
+/// A sequence's name while it is waiting or running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(pub u64);
+
+/// Why a sequence ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// A stop token was generated.
+    StopToken,
+    /// `max_tokens` were generated, or the context is full.
+    Length,
+    /// Its logits could not be sampled.
+    Failed(Error),
+}
+
+/// News of one sequence from one step.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Which sequence.
+    pub id: SequenceId,
+    /// The token that was chosen; `None` where the sequence failed.
+    pub choice: Option<Choice>,
+    /// Set where the sequence ended with this step. Its slot is free again.
+    pub finish: Option<Finish>,
+}
+
+/// What one step did.
+#[derive(Clone, Debug, Default)]
+pub struct StepReport {
+    /// Tokens and ends, in slot order.
+    pub events: Vec<Event>,
+    /// Prompt rows that ran.
+    pub prefill_rows: usize,
+    /// Generated rows that ran.
+    pub decode_rows: usize,
+}
+
+/// One sequence in a slot.
+struct Sequence {
+    id: SequenceId,
+    /// Prompt and generated tokens.
+    tokens: Vec<u32>,
+    prompt_len: usize,
+    /// Tokens that the slot holds.
+    position: usize,
+    sampler: Sampler,
+    greedy: bool,
+    max_tokens: usize,
+    stop_ids: BTreeSet<u32>,
+}
+
+/// Runs sequences on a session.
+pub struct Engine {
+    session: Box<dyn Session>,
+    slots: Vec<Option<Sequence>>,
+    waiting: VecDeque<Sequence>,
+    prefill_chunk: usize,
+    next_id: u64,
+}
+
+/// A step being built: which slot each segment belongs to, and the rows whose next token is wanted.
+#[derive(Default)]
+struct Plan {
+    chunks: Vec<Chunk>,
+    /// Slots whose sequence gets a token, with the row of its logits.
+    samples: Vec<(usize, u32)>,
+    rows: usize,
+    prefill_rows: usize,
+}
+
+impl Engine {
+    /// An engine over `session` that prefills at most `prefill_chunk` rows of a prompt a step.
+    pub fn new(session: Box<dyn Session>, prefill_chunk: usize) -> Self {
+        let slots = (0..session.limits().slots).map(|_| None).collect();
+        Self {
+            session,
+            slots,
+            waiting: VecDeque::new(),
+            prefill_chunk: prefill_chunk.max(1),
+            next_id: 0,
+        }
+    }
+
+    /// The session.
+    pub fn session(&self) -> &dyn Session {
+        &*self.session
+    }
+
+    /// Queues a sequence.
+    ///
+    /// # Errors
+    /// An empty prompt, one longer than the context or with a token past the vocabulary, bad sampling options.
+    pub fn submit(&mut self, request: Request) -> Result<SequenceId> {
+        let limits = self.session.limits();
+        let prompt_len = request.prompt.len();
+        if prompt_len == 0 {
+            return Err(Error::request("prompt: no tokens, want at least one; give some text"));
+        }
+        if prompt_len > limits.context {
+            return Err(Error::request(format!(
+                "prompt: {prompt_len} tokens do not fit the context of {}; ask for a longer --context or shorten it",
+                limits.context
+            )));
+        }
+        if let Some(token) =
+            request.prompt.iter().find(|&&t| crate::batch::to_usize(t) >= limits.vocabulary)
+        {
+            return Err(Error::request(format!(
+                "prompt: token {token} is past the vocabulary of {}",
+                limits.vocabulary
+            )));
+        }
+        if request.max_tokens == 0 {
+            return Err(Error::request("max_tokens is 0, want at least 1"));
+        }
+        let greedy = request.sampling.is_plain_greedy();
+        let mut sampler = Sampler::new(request.sampling, limits.vocabulary, request.entropy)?;
+        request.prompt.iter().for_each(|&t| sampler.observe(t));
+        let id = SequenceId(self.next_id);
+        self.next_id += 1;
+        self.waiting.push_back(Sequence {
+            id,
+            tokens: request.prompt,
+            prompt_len,
+            position: 0,
+            sampler,
+            greedy,
+            max_tokens: request.max_tokens,
+            stop_ids: request.stop_ids,
+        });
+        Ok(id)
+    }
+
+    /// Forgets a sequence; its slot is free from the next step on. Unknown ids are left alone.
+    pub fn cancel(&mut self, id: SequenceId) {
+        self.waiting.retain(|s| s.id != id);
+        for slot in &mut self.slots {
+            if slot.as_ref().is_some_and(|s| s.id == id) {
+                *slot = None;
+            }
+        }
+    }
+
+    /// Whether nothing is waiting or running.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.slots.iter().all(Option::is_none)
+    }
+
+    /// Runs one batch: every decoding sequence, then prompt chunks in order of arrival while rows last.
+    ///
+    /// # Errors
+    /// The device refuses or is lost. Every running sequence is then dropped: its state is unknown.
+    pub async fn step(&mut self) -> Result<StepReport> {
+        self.admit();
+        let plan = self.plan();
+        if plan.chunks.is_empty() {
+            return Ok(StepReport::default());
+        }
+        let output = match self.run(&plan).await {
+            Ok(output) => output,
+            Err(error) => {
+                self.slots.fill_with(|| None);
+                return Err(error);
+            }
+        };
+        for chunk in &plan.chunks {
+            if let Some(sequence) = &mut self.slots[chunk.slot] {
+                sequence.position += chunk.tokens.len();
+            }
+        }
+        let events = self.sample(&plan, output);
+        Ok(StepReport {
+            events,
+            prefill_rows: plan.prefill_rows,
+            decode_rows: plan.rows - plan.prefill_rows,
+        })
+    }
+
+    /// Gives free slots to waiting sequences.
+    fn admit(&mut self) {
+        for slot in self.slots.iter_mut().filter(|s| s.is_none()) {
+            *slot = self.waiting.pop_front();
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        let budget = self.session.limits().rows;
+        let mut plan = Plan::default();
+        let running =
+            || self.slots.iter().enumerate().filter_map(|(slot, s)| s.as_ref().map(|s| (slot, s)));
+        for (slot, sequence) in running().filter(|(_, s)| s.decoding()) {
+            if plan.rows < budget {
+                plan.push(slot, sequence, 1);
+            }
+        }
+        let mut prefilling: Vec<_> = running().filter(|(_, s)| !s.decoding()).collect();
+        prefilling.sort_by_key(|(_, s)| s.id);
+        for (slot, sequence) in prefilling {
+            let left = sequence.tokens.len() - sequence.position;
+            let rows = left.min(self.prefill_chunk).min(budget - plan.rows);
+            if rows > 0 {
+                plan.push(slot, sequence, rows);
+                plan.prefill_rows += rows;
+            }
+        }
+        plan
+    }
+
+    async fn run(&mut self, plan: &Plan) -> Result<Output> {
+        let batch = Batch::from_chunks(&self.session.limits(), &plan.chunks)?;
+        let rows: Vec<u32> = plan.samples.iter().map(|(_, row)| *row).collect();
+        let greedy =
+            |(slot, _): &(usize, u32)| self.slots[*slot].as_ref().is_some_and(|s| s.greedy);
+        let want = match (rows.is_empty(), plan.samples.iter().all(greedy)) {
+            (true, _) => Want::Nothing,
+            (false, true) => Want::Greedy(&rows),
+            (false, false) => Want::Logits(&rows),
+        };
+        self.session.forward(&batch, want).await
+    }
+
+    fn sample(&mut self, plan: &Plan, output: Output) -> Vec<Event> {
+        let context = self.session.limits().context;
+        let mut events = Vec::with_capacity(plan.samples.len());
+        for (index, &(slot, _)) in plan.samples.iter().enumerate() {
+            let Some(sequence) = &mut self.slots[slot] else { continue };
+            let event = sequence.take(&output, index, context);
+            if event.finish.is_some() {
+                self.slots[slot] = None;
+            }
+            events.push(event);
+        }
+        events
+    }
+}
+
+impl Plan {
+    /// Adds the next `rows` tokens of a sequence; its last row is sampled where no token follows.
+    fn push(&mut self, slot: usize, sequence: &Sequence, rows: usize) {
+        let end = sequence.position + rows;
+        let tokens = sequence.tokens[sequence.position..end].to_vec();
+        self.chunks.push(Chunk { tokens, slot, position: sequence.position });
+        self.rows += rows;
+        if end == sequence.tokens.len() {
+            // Rows are bounded by the session's limit, itself a u32.
+            self.samples.push((slot, (self.rows - 1) as u32));
+        }
+    }
+}
+
+impl Sequence {
+    /// Whether all but its last, generated token has run.
+    fn decoding(&self) -> bool {
+        self.tokens.len() > self.prompt_len
+    }
+
+    /// Chooses the next token from row `index` of a step's output.
+    fn take(&mut self, output: &Output, index: usize, context: usize) -> Event {
+        let choice = match output {
+            Output::Logits(rows) => self.sampler.pick(&rows[index]),
+            Output::Tokens(tokens) => {
+                Ok(Choice { token: tokens[index], log_probability: None, top: Vec::new() })
+            }
+            Output::Nothing => Err(Error::request("step: no output for a sampled row")),
+        };
+        let choice = match choice {
+            Ok(choice) => choice,
+            Err(error) => {
+                return Event { id: self.id, choice: None, finish: Some(Finish::Failed(error)) };
+            }
+        };
+        self.tokens.push(choice.token);
+        let generated = self.tokens.len() - self.prompt_len;
+        let finish = if self.stop_ids.contains(&choice.token) {
+            Some(Finish::StopToken)
+        } else if generated >= self.max_tokens || self.position >= context {
+            Some(Finish::Length)
+        } else {
+            None
+        };
+        Event { id: self.id, choice: Some(choice), finish }
+    }
+}

@@ -1,0 +1,307 @@
+//! A model on a device with room for some sequences: the back end is erased here, once, and never per op.
+
+use crate::backend::{Backend, Ledger, StepKey};
+use crate::batch::{Batch, BatchLimits, BatchShape, RowPlace, Segment, Segments};
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::model::scratch::Scratch;
+use crate::model::state::State;
+use crate::model::weights::{Progress, Weights, load};
+use crate::model::{Dims, ModelSpec, forward::Forward};
+use crate::ops::Argmax;
+use crate::step::Step;
+use crate::tensor::Tensor;
+use crate::trace::Traced;
+use crate::weight::LocalFuture;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// What a step should give back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want<'a> {
+    /// Nothing: a prefill chunk that does not end its prompt.
+    Nothing,
+    /// Logits of these rows of the batch.
+    Logits(&'a [u32]),
+    /// The greedy token of these rows of the batch.
+    Greedy(&'a [u32]),
+}
+
+/// What a step gave back.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Nothing was wanted.
+    Nothing,
+    /// One vector of the vocabulary's size for each wanted row.
+    Logits(Vec<Vec<f32>>),
+    /// One token for each wanted row.
+    Tokens(Vec<u32>),
+}
+
+/// A loaded model that runs batches.
+pub trait Session {
+    /// The model.
+    fn spec(&self) -> &ModelSpec;
+
+    /// What batches are held to.
+    fn limits(&self) -> BatchLimits;
+
+    /// Name of the back end.
+    fn backend(&self) -> &'static str;
+
+    /// Bytes held on the device.
+    fn ledger(&self) -> Ledger;
+
+    /// Runs one batch.
+    ///
+    /// # Errors
+    /// The device refuses or is lost, or a wanted row is not in the batch.
+    fn forward<'a>(
+        &'a mut self,
+        batch: &'a Batch,
+        want: Want<'a>,
+    ) -> LocalFuture<'a, Result<Output>>;
+
+    /// Copies the state of slot `from`, which holds `tokens` tokens, over slot `to`.
+    ///
+    /// # Errors
+    /// A slot out of range, or both the same.
+    fn copy_slot(&mut self, from: usize, to: usize, tokens: usize) -> Result<()>;
+}
+
+/// A session on back end `B`.
+pub struct DeviceSession<B: Backend> {
+    backend: B,
+    spec: ModelSpec,
+    weights: Weights<B>,
+    state: State<B>,
+    scratch: Scratch<B>,
+    dims: Dims,
+}
+
+impl<B: Backend> DeviceSession<B> {
+    /// Loads `checkpoint` onto `backend` and allocates state and scratch for `dims`.
+    ///
+    /// # Errors
+    /// The checkpoint's and the back end's; what was loaded by then is freed.
+    pub async fn open(
+        backend: B,
+        checkpoint: &Checkpoint,
+        dims: Dims,
+        progress: Progress<'_>,
+    ) -> Result<Self> {
+        let spec = checkpoint.spec().clone();
+        check_dims(&spec, &dims)?;
+        let state = State::new(&backend, &spec, &dims)?;
+        let scratch = Scratch::new(&backend, &spec, &dims)?;
+        let weights = load(&backend, checkpoint, progress).await?;
+        Ok(Self { backend, spec, weights, state, scratch, dims })
+    }
+
+    /// The ops of a step, in order, as [`Traced`] writes them.
+    ///
+    /// # Errors
+    /// As [`Session::forward`].
+    pub fn trace(&self, batch: &Batch) -> Result<Vec<String>> {
+        let traced = Traced::new();
+        let step = Step::traced(&self.backend, &traced);
+        let segments = self.upload(batch, BatchShape::of(batch))?;
+        self.encode(&step, &segments)?;
+        self.encode_outputs(&step, &segments, batch.segments().len())?;
+        Ok(traced.lines())
+    }
+
+    /// Writes a batch's tokens and tables, padded to `shape`.
+    fn upload(&self, batch: &Batch, shape: BatchShape) -> Result<Segments<B>> {
+        let mut tokens = batch.tokens().to_vec();
+        tokens.resize(shape.rows, 0);
+        self.write("tokens", 1, &tokens)?;
+        let empty = Segment { first_row: 0, len: 0, slot: 0, position: 0 };
+        let mut table = batch.segments().to_vec();
+        table.resize(shape.segments, empty);
+        let table = self.write("segments", 4, bytemuck::cast_slice(&table))?;
+        let places: Vec<RowPlace> = batch.places(shape.rows);
+        let places = self.write("places", 4, bytemuck::cast_slice(&places))?;
+        Ok(Segments { table, places, shape })
+    }
+
+    fn write(&self, name: &str, cols: usize, values: &[u32]) -> Result<Tensor<B>> {
+        let tensor = self.scratch.get(name, values.len() / cols, cols);
+        self.backend.write(&tensor, bytemuck::cast_slice(values))?;
+        Ok(tensor)
+    }
+
+    fn forward_on<'a>(
+        &'a self,
+        step: &'a Step<'a, B>,
+        segments: &'a Segments<B>,
+    ) -> Forward<'a, B> {
+        Forward { step, scratch: &self.scratch, segments }
+    }
+
+    fn encode(&self, step: &Step<'_, B>, segments: &Segments<B>) -> Result<()> {
+        let tokens = self.scratch.get("tokens", segments.shape.rows, 1);
+        self.forward_on(step, segments).blocks(&self.spec, &self.weights, &self.state, tokens)
+    }
+
+    fn encode_outputs(
+        &self,
+        step: &Step<'_, B>,
+        segments: &Segments<B>,
+        count: usize,
+    ) -> Result<Tensor<B>> {
+        let indices = self.scratch.get("out.rows", count, 1);
+        self.forward_on(step, segments).logits(&self.spec, &self.weights, indices)
+    }
+
+    fn encode_greedy(
+        &self,
+        step: &Step<'_, B>,
+        segments: &Segments<B>,
+        count: usize,
+    ) -> Result<Tensor<B>> {
+        let logits = self.encode_outputs(step, segments, count)?;
+        let out = self.scratch.get("out.tokens", count, 1);
+        step.run(&Argmax { x: logits, out: out.clone() })?;
+        Ok(out)
+    }
+
+    async fn run(&self, batch: &Batch, want: Want<'_>) -> Result<Output> {
+        let rows = match want {
+            Want::Nothing => &[],
+            Want::Logits(rows) | Want::Greedy(rows) => rows,
+        };
+        check_rows(batch, rows)?;
+        let shape = self.backend.bucket(BatchShape::of(batch));
+        let segments = self.upload(batch, shape)?;
+        let mut passes = rows.chunks(self.dims.outputs);
+        let first = passes.next().unwrap_or(&[]);
+        let greedy = matches!(want, Want::Greedy(_));
+        self.write("out.rows", 1, first)?;
+        self.run_step("step", &segments, first.len(), greedy, true)?;
+        let mut output = OutputRows::default();
+        self.collect(&mut output, first.len(), greedy).await?;
+        for rows in passes {
+            self.write("out.rows", 1, rows)?;
+            self.run_step("head", &segments, rows.len(), greedy, false)?;
+            self.collect(&mut output, rows.len(), greedy).await?;
+        }
+        Ok(match want {
+            Want::Nothing => Output::Nothing,
+            Want::Logits(_) => Output::Logits(output.logits),
+            Want::Greedy(_) => Output::Tokens(output.tokens),
+        })
+    }
+
+    /// Encodes or replays the blocks (where asked) and the head for `count` rows.
+    fn run_step(
+        &self,
+        kind: &str,
+        segments: &Segments<B>,
+        count: usize,
+        greedy: bool,
+        blocks: bool,
+    ) -> Result<()> {
+        let step = Step::new(&self.backend);
+        self.backend.run_step(key(kind, segments.shape, count, greedy), &mut || {
+            if blocks {
+                self.encode(&step, segments)?;
+            }
+            match (count, greedy) {
+                (0, _) => Ok(()),
+                (_, true) => self.encode_greedy(&step, segments, count).map(drop),
+                (_, false) => self.encode_outputs(&step, segments, count).map(drop),
+            }
+        })
+    }
+
+    async fn collect(&self, output: &mut OutputRows, count: usize, greedy: bool) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        if greedy {
+            let bytes = self.backend.read(&self.scratch.get("out.tokens", count, 1)).await?;
+            output.tokens.extend(bytemuck::pod_collect_to_vec::<u8, u32>(&bytes));
+            return Ok(());
+        }
+        let bytes =
+            self.backend.read(&self.scratch.get("out.logits", count, self.spec.vocabulary)).await?;
+        let values: Vec<f32> = bytemuck::pod_collect_to_vec(&bytes);
+        output.logits.extend(values.chunks(self.spec.vocabulary).map(<[f32]>::to_vec));
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct OutputRows {
+    logits: Vec<Vec<f32>>,
+    tokens: Vec<u32>,
+}
+
+impl<B: Backend> Session for DeviceSession<B> {
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    fn limits(&self) -> BatchLimits {
+        let Dims { slots, context, rows, .. } = self.dims;
+        BatchLimits { slots, context, rows, vocabulary: self.spec.vocabulary }
+    }
+
+    fn backend(&self) -> &'static str {
+        self.backend.name()
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.backend.ledger()
+    }
+
+    fn forward<'a>(
+        &'a mut self,
+        batch: &'a Batch,
+        want: Want<'a>,
+    ) -> LocalFuture<'a, Result<Output>> {
+        Box::pin(self.run(batch, want))
+    }
+
+    fn copy_slot(&mut self, from: usize, to: usize, tokens: usize) -> Result<()> {
+        self.state.copy_slot(&Step::new(&self.backend), from, to, tokens)
+    }
+}
+
+/// Steps with the same key encode the same list of ops: everything that shapes it goes in.
+fn key(kind: &str, shape: BatchShape, count: usize, greedy: bool) -> StepKey {
+    let mut hasher = DefaultHasher::new();
+    (kind, shape, count, greedy).hash(&mut hasher);
+    StepKey(hasher.finish())
+}
+
+fn check_dims(spec: &ModelSpec, dims: &Dims) -> Result<()> {
+    let positive = [
+        ("slots", dims.slots),
+        ("context", dims.context),
+        ("rows", dims.rows),
+        ("outputs", dims.outputs),
+    ];
+    for (name, value) in positive {
+        if value == 0 || u32::try_from(value).is_err() {
+            return Err(Error::request(format!("session: {name} is {value}, want at least 1")));
+        }
+    }
+    if dims.context > spec.context {
+        return Err(Error::request(format!(
+            "session: a context of {} is longer than the {} that the checkpoint was made for; ask for less",
+            dims.context, spec.context
+        )));
+    }
+    Ok(())
+}
+
+fn check_rows(batch: &Batch, rows: &[u32]) -> Result<()> {
+    match rows.iter().find(|&&row| crate::batch::to_usize(row) >= batch.rows()) {
+        Some(row) => Err(Error::request(format!(
+            "step: row {row} is wanted, the batch has {}",
+            batch.rows()
+        ))),
+        None => Ok(()),
+    }
+}
