@@ -1,8 +1,13 @@
 //! Geometries against the published sizes, and the plan's figures, exact.
 
-use whipsnake_core::backend::Policy;
+use std::path::Path;
+use whipsnake_core::backend::{Backend, Policy};
 use whipsnake_core::checkpoint::{Checkpoint, Geometry};
-use whipsnake_core::plan::{Dims, Plan, Request};
+use whipsnake_core::conformance::golden::names;
+use whipsnake_core::cpu::Cpu;
+use whipsnake_core::model::Dims;
+use whipsnake_core::plan::{Plan, Request};
+use whipsnake_core::session::{DeviceSession, Session};
 use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::Format;
 
@@ -11,7 +16,7 @@ const GIB: f64 = (1u64 << 30) as f64;
 fn request(widen: bool) -> Request {
     let policy =
         Policy { activations: DType::BF16, kv: DType::BF16, alignment: 256, group_experts_from: 2 };
-    Request { policy, dims: Dims { slots: 4, context: 4096, rows: 512 }, scratch: 1 << 20, widen }
+    Request { policy, dims: Dims { slots: 4, context: 4096, rows: 512, outputs: 64 }, widen }
 }
 
 fn plan(name: &str, widen: bool) -> Plan {
@@ -79,7 +84,20 @@ fn plan_gives_the_published_figures() {
     assert_eq!(kept.kv_bytes_per_token, 6144);
     assert_eq!(kept.memory.state, 4 * kept.state_bytes_per_sequence);
     assert_eq!(kept.memory.kv, 4 * 4096 * 6144);
-    assert_eq!(kept.memory.scratch, 1 << 20);
+}
+
+#[test]
+fn plan_is_what_a_session_allocates_to_the_byte() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden");
+    for name in names(&root).unwrap() {
+        let checkpoint = Checkpoint::open(&root.join(&name)).unwrap();
+        let dims = Dims { slots: 3, context: 50, rows: 7, outputs: 2 };
+        let policy = Cpu::new().policy();
+        let plan = Plan::new(&checkpoint, Request { policy, dims, widen: false }).unwrap();
+        let session = DeviceSession::open(Cpu::new(), &checkpoint, dims, &|_| {});
+        let session = pollster::block_on(session).unwrap();
+        assert_eq!(session.ledger(), plan.memory, "{name}");
+    }
 }
 
 #[test]
