@@ -78,9 +78,9 @@ pub struct IndexEntry {
 impl IndexEntry {
     /// Bytes on disk.
     pub fn bytes(&self) -> u64 {
-        let elements: usize = self.shape.iter().product();
-        // Shipped and checked geometries only: far below 2^64.
-        (elements * self.dtype.bitsize() / 8) as u64
+        // Lossless on every target there is, where a product of usize might overflow.
+        let elements: u64 = self.shape.iter().map(|&d| d as u64).product();
+        elements * self.dtype.bitsize() as u64 / 8
     }
 }
 
@@ -171,10 +171,11 @@ impl Geometry {
 
     /// Parameters of the model, quantised ones counted unpacked; what it does not run is left out.
     pub fn parameters(&self) -> u64 {
-        let matrices = self.spec.weights().into_iter().map(|w| w.names.len() * w.rows * w.cols);
-        let small = self.spec.params().into_iter().map(|p| p.rows * p.cols);
-        // Far below 2^64.
-        matrices.chain(small).map(|n| n as u64).sum()
+        let product = |sizes: &[usize]| sizes.iter().map(|&n| n as u64).product::<u64>();
+        let matrices =
+            self.spec.weights().into_iter().map(|w| product(&[w.names.len(), w.rows, w.cols]));
+        let small = self.spec.params().into_iter().map(|p| product(&[p.rows, p.cols]));
+        matrices.chain(small).sum()
     }
 
     /// Every tensor of the published checkpoint, in order of name within the order of loading.

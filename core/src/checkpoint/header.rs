@@ -35,9 +35,10 @@ impl TensorInfo {
         self.range.end - self.range.start
     }
 
-    /// Number of elements; checked not to overflow when the header was read.
-    pub fn elements(&self) -> usize {
-        self.shape.iter().product()
+    /// Number of elements; the header was checked for a product that does not overflow.
+    pub fn elements(&self) -> u64 {
+        // Lossless on every target there is.
+        self.shape.iter().map(|&d| d as u64).product()
     }
 }
 

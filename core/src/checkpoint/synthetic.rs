@@ -82,9 +82,11 @@ enum Picks {
     Codes,
     /// One byte, 16 neighbouring codes.
     Scales,
-    Bytes(Vec<u8>),
-    Halves(Vec<u16>),
-    Words(Vec<u32>),
+    /// One value.
+    Same([u8; 4]),
+    Bytes(Box<[u8; 256]>),
+    Halves(Box<[u16; TABLE]>),
+    Words(Box<[u32; TABLE]>),
 }
 
 impl Values {
@@ -129,10 +131,12 @@ impl Values {
                     *chunk = ((stream.next() & low) | first).to_le_bytes();
                 }
             }
+            Picks::Same(value) => {
+                out.as_chunks_mut::<4>().0.fill(*value);
+            }
             Picks::Bytes(table) => {
-                for chunk in out.as_chunks_mut::<4>().0 {
-                    let word = stream.next();
-                    *chunk = std::array::from_fn(|lane| table[pick(word, lane)]);
+                for chunk in out.as_chunks_mut::<8>().0 {
+                    *chunk = stream.next().to_le_bytes().map(|byte| table[usize::from(byte)]);
                 }
             }
             Picks::Halves(table) => {
@@ -169,34 +173,40 @@ impl Stream {
     }
 }
 
-/// Standard normal values, mean 0 and variance 1 exactly, in random order.
-static NORMAL: LazyLock<Vec<f64>> = LazyLock::new(|| {
+/// Standard normal values of a table.
+static NORMAL: LazyLock<Vec<f64>> = LazyLock::new(|| normal(TABLE));
+
+/// Normal values, mean 0 and variance 1 exactly, in random order.
+fn normal(count: usize) -> Vec<f64> {
     let mut stream = Stream(1);
     let mut unit = || (stream.next() >> 11) as f64 / (1u64 << 53) as f64;
     let draw = |_| (-2.0 * (1.0 - unit()).ln()).sqrt() * (std::f64::consts::TAU * unit()).cos();
-    let values: Vec<f64> = (0..TABLE).map(draw).collect();
-    let mean = values.iter().sum::<f64>() / TABLE as f64;
-    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / TABLE as f64;
+    let values: Vec<f64> = (0..count).map(draw).collect();
+    let mean = values.iter().sum::<f64>() / count as f64;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count as f64;
     values.into_iter().map(|v| (v - mean) / variance.sqrt()).collect()
-});
+}
 
 fn picks(entry: &IndexEntry) -> Picks {
-    let elements = |f: &dyn Fn(usize) -> f64| (0..TABLE).map(f).collect::<Vec<f64>>();
+    let value = |i| value(entry, i);
     match entry.dtype {
-        Dtype::U8 => return Picks::Codes,
-        Dtype::F8_E4M3 if entry.name.ends_with(".weight_scale") => return Picks::Scales,
+        Dtype::U8 => Picks::Codes,
+        Dtype::F8_E4M3 if entry.name.ends_with(".weight_scale") => Picks::Scales,
         Dtype::F8_E4M3 => {
-            let values = NORMAL.iter().map(|v| f32_to_e4m3((v * FP8_SPREAD) as f32));
-            return Picks::Bytes(values.collect());
+            let values = normal(256);
+            Picks::Bytes(table(|i| f32_to_e4m3((values[i] * FP8_SPREAD) as f32)))
         }
-        _ => {}
+        Dtype::BF16 => Picks::Halves(table(|i| bf16::from_f64(value(i)).to_bits())),
+        Dtype::F16 => Picks::Halves(table(|i| f16::from_f64(value(i)).to_bits())),
+        _ if entry.name.ends_with("_scale") || entry.name.ends_with("_scale_2") => {
+            Picks::Same((value(0) as f32).to_le_bytes())
+        }
+        _ => Picks::Words(table(|i| (value(i) as f32).to_bits())),
     }
-    let values = elements(&|i| value(entry, i));
-    match entry.dtype {
-        Dtype::BF16 => Picks::Halves(values.iter().map(|v| bf16::from_f64(*v).to_bits()).collect()),
-        Dtype::F16 => Picks::Halves(values.iter().map(|v| f16::from_f64(*v).to_bits()).collect()),
-        _ => Picks::Words(values.iter().map(|v| (*v as f32).to_bits()).collect()),
-    }
+}
+
+fn table<T, const N: usize>(entry: impl FnMut(usize) -> T) -> Box<[T; N]> {
+    Box::new(std::array::from_fn(entry))
 }
 
 /// Entry `i` of the table of values of a float tensor.

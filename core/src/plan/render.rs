@@ -37,7 +37,7 @@ impl fmt::Display for Plan {
             format!("{} sequences x {} tokens of {each} bytes ({kv})", dims.slots, dims.context);
         line(f, "kv", self.memory.kv, &of)?;
         line(f, "scratch", self.memory.scratch, &format!("steps of up to {} rows", dims.rows))?;
-        line(f, "total", self.memory.total(), "")
+        writeln!(f, "{:<12} {:>8} {:>13} {:>13}", "total", "", "", bytes(self.memory.total()))
     }
 }
 
