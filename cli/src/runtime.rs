@@ -78,7 +78,7 @@ impl Model {
             frequency_penalty: args.frequency_penalty.unwrap_or(defaults.frequency_penalty),
             logit_bias: args.logit_bias.iter().map(|b| (b.token, b.bias)).collect(),
             seed: args.seed,
-            logprobs: logprobs.map(|n| usize::try_from(n)).transpose()?,
+            logprobs: logprobs.map(usize::try_from).transpose()?,
         };
         options.check(self.checkpoint.spec().vocabulary)?;
         Ok(options)

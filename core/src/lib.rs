@@ -40,11 +40,4 @@ pub mod stop;
 pub mod tokenizer;
 pub mod tool_calls;
 
-pub mod chat;
 pub mod error;
-pub mod generation;
-pub mod reasoning;
-pub mod sampling;
-pub mod stop;
-pub mod tokenizer;
-pub mod tool_calls;

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use serde_json::{Map, Value};
 use whipsnake_core::chat::{
-    ChatTemplate, Conversation, TemplateSource, choose_template, find_templates,
+    ChatTemplate, Conversation, TemplateSource, choose_template, find_templates, shielded,
 };
 use whipsnake_core::engine::{Engine, Request};
 use whipsnake_core::reply::ReplyStream;
@@ -88,7 +88,7 @@ impl Answer for Chat {
         messages: &[Message],
         sink: &mut dyn FnMut(Delta<'_>),
     ) -> anyhow::Result<Stats> {
-        let messages = serde_json::to_value(messages)?;
+        let messages = shielded(&serde_json::to_value(messages)?, &self.tokenizer);
         let rendered = self.template.render(&Conversation {
             messages: &messages,
             tools: None,

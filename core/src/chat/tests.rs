@@ -1,5 +1,3 @@
-use std::time::Instant;
-
 use serde_json::json;
 
 use super::*;
@@ -328,7 +326,6 @@ fn templates_are_found_where_checkpoints_keep_them() {
 #[test]
 fn work_is_bounded() {
     let fuel = "chat template: it takes more than the 4000000 steps that a template may take";
-    let started = Instant::now();
     refused("{% for i in range(10000) %}{% for j in range(10000) %}{% endfor %}{% endfor %}", fuel);
     refused(
         "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
@@ -336,7 +333,6 @@ fn work_is_bounded() {
     );
     let double = "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}";
     refused(&format!("{double}{{{{ ns.x | tojson }}}}"), fuel);
-    assert!(started.elapsed().as_secs() < 30);
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl Builder<'_> {
             Kind::Mamba2 => MixerSpec::Mamba2(self.mamba2(&mixer)?),
             Kind::Attention => MixerSpec::Attention(self.attention(&mixer)?),
             Kind::Mlp => MixerSpec::Mlp(self.mlp(&mixer, self.mlp_width()?)?),
-            Kind::Moe => MixerSpec::Moe(self.moe(&mixer)?),
+            Kind::Moe => MixerSpec::Moe(Box::new(self.moe(&mixer)?)),
         };
         let norm = self.norm(format!("{stem}.norm.weight"), self.hidden);
         Ok(BlockSpec { norm, scale: 1.0, mixers: vec![mixer] })

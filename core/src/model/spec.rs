@@ -210,7 +210,7 @@ pub enum MixerSpec {
     /// Feed-forward.
     Mlp(MlpSpec),
     /// Mixture of experts.
-    Moe(MoeSpec),
+    Moe(Box<MoeSpec>),
 }
 
 impl MixerSpec {

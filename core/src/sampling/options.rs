@@ -91,6 +91,11 @@ impl SamplingOptions {
         }
     }
 
+    /// Whether the choice is the argmax of the logits and nothing else is asked for.
+    pub fn is_plain_greedy(&self) -> bool {
+        self.temperature == 0.0 && self.logprobs.is_none() && !self.processes_logits()
+    }
+
     /// Whether the logits change before the choice.
     pub(super) fn processes_logits(&self) -> bool {
         !self.logit_bias.is_empty()
