@@ -94,8 +94,13 @@ __device__ inline void product_vec(const Bank& w, u32 expert, u32 first, const R
     }
     float sums[NT][4] = {};
     for (u32 chunk = warp * AHEAD; chunk * PER_ROW < w.cols; chunk += warps * AHEAD) {
-        uint4 pieces[AHEAD][2];
+        uint4 pieces[AHEAD][2], early[AHEAD][COLS / 8];
         u32 scales[AHEAD][2];
+        auto row_piece = [&](int i, int part, int j) {
+            u32 row = 8 * j + g, col = (chunk + i) * PER_ROW + t * COLS;
+            if (row >= x.count || col >= w.cols) return make_uint4(0, 0, 0, 0);
+            return *reinterpret_cast<const uint4*>(x.data + row * x.stride + col + 8 * part);
+        };
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             u32 col = (chunk + i) * PER_ROW + t * COLS;
@@ -108,21 +113,19 @@ __device__ inline void product_vec(const Bank& w, u32 expert, u32 first, const R
                     scales[i][r] = *reinterpret_cast<const u16*>(w.scales + line[r] * (w.cols / 16) + col / 16);
                 }
             }
+            // The rows of one product are few enough to be on their way together with the weight.
+#pragma unroll
+            for (int part = 0; part < COLS / 8; part++) {
+                if (NT == 1) early[i][part] = row_piece(i, part, 0);
+            }
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            u32 col = (chunk + i) * PER_ROW + t * COLS;
 #pragma unroll
             for (int part = 0; part < COLS / 8; part++) {
                 uint4 rows[NT];
 #pragma unroll
-                for (int j = 0; j < NT; j++) {
-                    u32 row = 8 * j + g;
-                    rows[j] = make_uint4(0, 0, 0, 0);
-                    if (row < x.count && col < w.cols) {
-                        rows[j] = *reinterpret_cast<const uint4*>(x.data + row * x.stride + col + 8 * part);
-                    }
-                }
+                for (int j = 0; j < NT; j++) rows[j] = NT == 1 ? early[i][part] : row_piece(i, part, j);
                 u32 low[4], high[4], a[4];
                 const int words = 4 / (COLS / 8) * part;
                 u32 scale_low = block_scale(u8(scales[i][0] >> (part / 2 * 8)));

@@ -50,22 +50,30 @@ impl Compiler {
     /// # Errors
     /// The compiler's log.
     pub fn compile(&self, name: &str, source: &str, architecture: &str) -> Result<Compiled> {
-        let refuse = |text: String| Error::device(format!("kernels/{name}.cu for {architecture}: {text}"));
+        let refuse =
+            |text: String| Error::device(format!("kernels/{name}.cu for {architecture}: {text}"));
         let text = CString::new(source).map_err(|error| refuse(error.to_string()))?;
         let file = CString::new(format!("{name}.cu")).map_err(|error| refuse(error.to_string()))?;
-        let program = result::create_program(&text, Some(&file)).map_err(|error| refuse(format!("{error:?}")))?;
-        let options =
-            [format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "--ptxas-options=-v".into()];
+        let program = result::create_program(&text, Some(&file))
+            .map_err(|error| refuse(format!("{error:?}")))?;
+        let options = [
+            format!("--gpu-architecture={architecture}"),
+            "--std=c++17".into(),
+            "--ptxas-options=-v".into(),
+        ];
         // SAFETY: the program was created above and is destroyed below, once.
         let compiled = unsafe { result::compile_program(program, &options) };
         // SAFETY: as above.
-        let log = unsafe { result::get_program_log(program) }.map(|log| text_of(&log)).unwrap_or_default();
+        let log = unsafe { result::get_program_log(program) }
+            .map(|log| text_of(&log))
+            .unwrap_or_default();
         let cubin = match compiled {
             Ok(()) => cubin(program).map_err(|error| refuse(format!("{error:?}"))),
             Err(error) => Err(refuse(format!("{error:?}: {log}"))),
         };
         // SAFETY: the program is not used again.
-        unsafe { result::destroy_program(program) }.map_err(|error| refuse(format!("{error:?}")))?;
+        unsafe { result::destroy_program(program) }
+            .map_err(|error| refuse(format!("{error:?}")))?;
         Ok(Compiled { cubin: cubin?, log })
     }
 
@@ -80,7 +88,12 @@ impl Compiler {
         }
         let started = std::time::Instant::now();
         let cubin = self.compile(name, source, architecture)?.cubin;
-        tracing::debug!(name, architecture, milliseconds = started.elapsed().as_millis(), "compiled");
+        tracing::debug!(
+            name,
+            architecture,
+            milliseconds = started.elapsed().as_millis(),
+            "compiled"
+        );
         if let Some(path) = path {
             if let Err(error) = store(&path, &cubin) {
                 tracing::debug!(%error, path = %path.display(), "the kernel cache cannot be written");

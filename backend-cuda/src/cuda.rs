@@ -70,7 +70,10 @@ impl Cuda {
     /// As [`Cuda::new`]; or the options ask for a dtype that the kernels do not take.
     pub fn with_options(ordinal: usize, options: Options) -> Result<Self> {
         if !matches!(options.activations, DType::F32 | DType::BF16) {
-            return Err(Error::device(format!("cuda: activations in {}, want f32 or bf16", options.activations)));
+            return Err(Error::device(format!(
+                "cuda: activations in {}, want f32 or bf16",
+                options.activations
+            )));
         }
         if options.kv == DType::U32 {
             return Err(Error::device("cuda: kv in u32, want bf16, f32, f16 or f8e4m3"));
@@ -131,7 +134,13 @@ impl Cuda {
     }
 
     /// Queues a kernel.
-    pub(crate) fn launch(&self, file: &'static str, name: &str, shape: Shape, args: &mut Args) -> Result<()> {
+    pub(crate) fn launch(
+        &self,
+        file: &'static str,
+        name: &str,
+        shape: Shape,
+        args: &mut Args,
+    ) -> Result<()> {
         self.kernels.launch(file, name, shape, args)
     }
 
@@ -159,7 +168,12 @@ fn block(tensor: &Tensor<Cuda>) -> Block {
     let bytes = tensor.dtype().bytes();
     let (width, rows) = (tensor.cols() * bytes, tensor.rows());
     if tensor.is_dense() {
-        return Block { pointer: pointer(tensor), pitch: width * rows, width: width * rows, rows: 1 };
+        return Block {
+            pointer: pointer(tensor),
+            pitch: width * rows,
+            width: width * rows,
+            rows: 1,
+        };
     }
     Block { pointer: pointer(tensor), pitch: tensor.stride() * bytes, width, rows }
 }

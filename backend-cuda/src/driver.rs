@@ -113,7 +113,10 @@ impl Driver {
     /// # Safety
     /// `host` points at `to.width * to.rows` readable bytes, `to` lies inside one allocation.
     pub unsafe fn upload(&self, to: Block, host: *const u8) -> Result<()> {
-        self.copy_2d(copy_of(to, sys::CUmemorytype::CU_MEMORYTYPE_HOST, host.cast_mut()), "a copy to the device")
+        self.copy_2d(
+            copy_of(to, sys::CUmemorytype::CU_MEMORYTYPE_HOST, host.cast_mut()),
+            "a copy to the device",
+        )
     }
 
     /// Copies a block to dense host bytes, valid once the stream has been waited for.
@@ -153,14 +156,18 @@ impl Driver {
     }
 
     pub fn function(&self, module: sys::CUmodule, name: &str) -> Result<sys::CUfunction> {
-        let symbol = CString::new(name).map_err(|error| Error::device(format!("{name}: {error}")))?;
+        let symbol =
+            CString::new(name).map_err(|error| Error::device(format!("{name}: {error}")))?;
         // SAFETY: the module is loaded.
-        checked(&format!("finding kernel {name}"), unsafe { result::module::get_function(module, symbol) })
+        checked(&format!("finding kernel {name}"), unsafe {
+            result::module::get_function(module, symbol)
+        })
     }
 
     /// Allows a kernel more dynamic shared memory than the 48 KiB that every kernel may use.
     pub fn allow_shared(&self, function: sys::CUfunction, bytes: u32) -> Result<()> {
-        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let attribute =
+            sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // At most a few hundred KiB.
         let value = bytes as i32;
         // SAFETY: the function belongs to a loaded module.
@@ -173,7 +180,12 @@ impl Driver {
     ///
     /// # Safety
     /// The arguments are those of the kernel, in order, and what they point at outlives the work.
-    pub unsafe fn launch(&self, function: sys::CUfunction, shape: Shape, args: &mut [*mut c_void]) -> std::result::Result<(), DriverError> {
+    pub unsafe fn launch(
+        &self,
+        function: sys::CUfunction,
+        shape: Shape,
+        args: &mut [*mut c_void],
+    ) -> std::result::Result<(), DriverError> {
         let [x, y, z] = shape.grid;
         // SAFETY: the caller's contract.
         unsafe {

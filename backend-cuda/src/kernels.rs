@@ -13,6 +13,7 @@ use whipsnake_core::error::{Error, Result};
 /// Replaces the include lines of the kernels: NVRTC gets one text.
 const COMMON: &str = include_str!("../../kernels/common.cuh");
 const COMMON_MMA: &str = include_str!("../../kernels/common_mma.cuh");
+const COMMON_ATTENTION: &str = include_str!("../../kernels/common_attention.cuh");
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
@@ -22,16 +23,37 @@ macro_rules! sources {
 
 /// Every kernel file: its name, which is that of its op, and its text.
 pub const SOURCES: &[(&str, &str)] = sources![
-    "activate", "add", "argmax", "attention", "causal_conv1d", "copy_slot", "embed", "gated_rms_norm", "kv_append",
-    "load", "matmul", "moe_combine", "moe_group", "moe_matmul", "moe_route", "rms_norm", "rope", "scale",
-    "select_rows", "ssm_scan", "top_k",
+    "activate",
+    "add",
+    "argmax",
+    "attention",
+    "attention_tile",
+    "causal_conv1d",
+    "copy_slot",
+    "embed",
+    "gated_rms_norm",
+    "kv_append",
+    "load",
+    "matmul",
+    "moe_combine",
+    "moe_group",
+    "moe_matmul",
+    "moe_route",
+    "rms_norm",
+    "rope",
+    "scale",
+    "select_rows",
+    "ssm_scan",
+    "top_k",
 ];
 
 /// The text of a kernel file with its helpers in place.
 pub fn expand(source: &str) -> String {
+    // Outer helpers first: each brings in those that it includes itself.
     source
-        .replace("#include \"common.cuh\"", COMMON)
+        .replace("#include \"common_attention.cuh\"", COMMON_ATTENTION)
         .replace("#include \"common_mma.cuh\"", COMMON_MMA)
+        .replace("#include \"common.cuh\"", COMMON)
 }
 
 /// The name that compilers give a device: `sm_90a`, since kernels use what only that architecture has.
@@ -88,11 +110,23 @@ pub(crate) struct Kernels {
 impl Kernels {
     pub fn new(driver: Rc<Driver>, compiler: Compiler, capability: (i32, i32)) -> Self {
         let architecture = architecture(capability);
-        Self { driver, compiler, architecture, modules: RefCell::default(), functions: RefCell::default() }
+        Self {
+            driver,
+            compiler,
+            architecture,
+            modules: RefCell::default(),
+            functions: RefCell::default(),
+        }
     }
 
     /// Queues kernel `name` of file `file`.
-    pub fn launch(&self, file: &'static str, name: &str, shape: Shape, args: &mut Args) -> Result<()> {
+    pub fn launch(
+        &self,
+        file: &'static str,
+        name: &str,
+        shape: Shape,
+        args: &mut Args,
+    ) -> Result<()> {
         if shape.grid.contains(&0) {
             return Ok(());
         }
@@ -101,7 +135,9 @@ impl Kernels {
             let raw = self.driver.function(self.module(file)?, name)?;
             functions.insert(name.to_string(), Function { raw, shared: 48 << 10 });
         }
-        let function = functions.get_mut(name).ok_or_else(|| Error::device(format!("cuda: no kernel {name}")))?;
+        let function = functions
+            .get_mut(name)
+            .ok_or_else(|| Error::device(format!("cuda: no kernel {name}")))?;
         if shape.shared > function.shared {
             self.driver.allow_shared(function.raw, shape.shared)?;
             function.shared = shape.shared;
@@ -109,7 +145,10 @@ impl Kernels {
         // SAFETY: each op's host function passes the arguments of its kernel; operands were checked by the step and
         // are freed in stream order, after the kernel.
         let launched = unsafe { self.driver.launch(function.raw, shape, &mut args.pointers()) };
-        checked(&format!("launching {name} on a grid of {:?} by {} threads", shape.grid, shape.threads), launched)
+        checked(
+            &format!("launching {name} on a grid of {:?} by {} threads", shape.grid, shape.threads),
+            launched,
+        )
     }
 
     fn module(&self, file: &'static str) -> Result<sys::CUmodule> {

@@ -19,6 +19,6 @@ mod view;
 mod weight;
 
 pub use cuda::{Cuda, Options};
-pub use kernels::SOURCES;
+pub use kernels::{SOURCES, expand};
 pub use memory::CudaBuffer;
 pub use probe::{DeviceReport, devices};

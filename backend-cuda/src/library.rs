@@ -18,7 +18,10 @@ fn directories() -> Vec<PathBuf> {
     for root in ["/usr/local/cuda", "/usr/local/cuda-13", "/usr/local/cuda-12", "/opt/cuda"] {
         list.extend([Path::new(root).join("lib64"), Path::new(root).join("lib")]);
     }
-    list.extend(["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"].map(PathBuf::from));
+    list.extend(
+        ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"]
+            .map(PathBuf::from),
+    );
     list.extend(wheel_directories());
     list.retain(|path| path.is_dir());
     list
@@ -28,7 +31,9 @@ fn directories() -> Vec<PathBuf> {
 fn wheel_directories() -> Vec<PathBuf> {
     let mut roots: Vec<PathBuf> = ["VIRTUAL_ENV", "CONDA_PREFIX"]
         .iter()
-        .filter_map(|variable| std::env::var_os(variable).map(|root| PathBuf::from(root).join("lib")))
+        .filter_map(|variable| {
+            std::env::var_os(variable).map(|root| PathBuf::from(root).join("lib"))
+        })
         .collect();
     if let Some(home) = std::env::var_os("HOME").map(PathBuf::from) {
         roots.extend([home.join(".local/lib"), home.join(".cache/whipsnake-cuda/lib")]);
@@ -37,7 +42,9 @@ fn wheel_directories() -> Vec<PathBuf> {
     let mut list = Vec::new();
     for python in roots.iter().flat_map(|root| entries(root)) {
         for packages in ["site-packages", "dist-packages"] {
-            list.extend(entries(&python.join(packages).join("nvidia")).into_iter().map(|p| p.join("lib")));
+            list.extend(
+                entries(&python.join(packages).join("nvidia")).into_iter().map(|p| p.join("lib")),
+            );
         }
     }
     list
@@ -54,7 +61,9 @@ fn entries(path: &Path) -> Vec<PathBuf> {
 fn versions(directory: &Path, stem: &str) -> Vec<PathBuf> {
     let prefix = format!("{stem}.so");
     let named = |path: &PathBuf| {
-        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix))
+        path.file_name()
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| name.starts_with(&prefix))
     };
     entries(directory).into_iter().filter(named).rev().collect()
 }

@@ -59,7 +59,8 @@ impl Pool {
     /// Allocates at least `bytes`.
     pub fn allocate(&self, bytes: usize, class: Memory, label: &str) -> Result<CudaBuffer> {
         let padded = bytes.max(1).next_multiple_of(ALIGNMENT);
-        let pointer = self.driver.allocate(padded).map_err(|error| self.refusal(&error, padded, label))?;
+        let pointer =
+            self.driver.allocate(padded).map_err(|error| self.refusal(&error, padded, label))?;
         *self.ledger.borrow_mut().of(class) += padded as u64;
         Ok(CudaBuffer(Rc::new(Allocation {
             driver: self.driver.clone(),

@@ -34,11 +34,16 @@ pub struct DeviceReport {
 /// Every CUDA device, or one entry that says why there is none.
 pub fn devices() -> Vec<DeviceReport> {
     if !driver::present() {
-        return vec![refused(0, "no NVIDIA driver: libcuda cannot be loaded; install it, or use --backend wgpu")];
+        return vec![refused(
+            0,
+            "no NVIDIA driver: libcuda cannot be loaded; install it, or use --backend wgpu",
+        )];
     }
     let count = match CudaContext::device_count() {
         Ok(0) => return vec![refused(0, "the NVIDIA driver lists no device")],
-        Err(error) => return vec![refused(0, &format!("the NVIDIA driver does not start: {error}"))],
+        Err(error) => {
+            return vec![refused(0, &format!("the NVIDIA driver does not start: {error}"))];
+        }
         Ok(count) => usize::try_from(count).unwrap_or(0),
     };
     let nvrtc = Compiler::find();
@@ -51,7 +56,8 @@ pub fn devices() -> Vec<DeviceReport> {
                 }
                 if report.capability < OLDEST {
                     let (major, minor) = report.capability;
-                    report.refused = Some(format!("compute capability {major}.{minor}, want 8.0 or later"));
+                    report.refused =
+                        Some(format!("compute capability {major}.{minor}, want 8.0 or later"));
                 }
                 report
             }
@@ -77,8 +83,8 @@ fn refused(ordinal: usize, reason: &str) -> DeviceReport {
 fn report(ordinal: usize) -> Result<DeviceReport, cudarc::driver::DriverError> {
     let context = CudaContext::new(ordinal)?;
     let (free, total) = context.mem_get_info()?;
-    let count =
-        context.attribute(sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    let count = context
+        .attribute(sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     let mut driver = 0;
     // SAFETY: the driver is loaded and the target lives through the call.
     unsafe { sys::cuDriverGetVersion(&mut driver) }.result()?;
@@ -107,7 +113,9 @@ mod tests {
             let reason = reports[0].refused.as_deref();
             assert_eq!(
                 reason,
-                Some("no NVIDIA driver: libcuda cannot be loaded; install it, or use --backend wgpu")
+                Some(
+                    "no NVIDIA driver: libcuda cannot be loaded; install it, or use --backend wgpu"
+                )
             );
         }
     }

@@ -37,7 +37,15 @@ impl Staging {
                 return Err(error);
             }
         };
-        Ok(Self { driver, memory, left: [const { None }; SLOTS], slot: 0, used: 0, readback, readback_bytes })
+        Ok(Self {
+            driver,
+            memory,
+            left: [const { None }; SLOTS],
+            slot: 0,
+            used: 0,
+            readback,
+            readback_bytes,
+        })
     }
 
     /// Queues a copy of `bytes`, at most [`SLOT_BYTES`], to a block of as many.

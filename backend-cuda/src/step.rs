@@ -18,7 +18,11 @@ pub(crate) enum Recorded {
 
 impl Cuda {
     /// Exactly one execution a call. A graph holds addresses: the caller keeps the operands of a key alive.
-    pub(crate) fn replay(&self, key: StepKey, encode: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    pub(crate) fn replay(
+        &self,
+        key: StepKey,
+        encode: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         match self.steps().get(&key) {
             Some(Recorded::Graph(graph)) => return checked("launching a graph", graph.launch()),
             Some(Recorded::Empty) => return Ok(()),
@@ -40,7 +44,10 @@ impl Cuda {
         Ok(())
     }
 
-    fn capture(&self, encode: &mut dyn FnMut() -> Result<()>) -> Result<Option<CudaGraph>> {
+    pub(crate) fn capture(
+        &self,
+        encode: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Option<CudaGraph>> {
         let stream = self.driver().stream();
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         checked("beginning a capture", stream.begin_capture(mode))?;
@@ -56,7 +63,9 @@ impl Cuda {
     /// Refuses what a graph cannot hold.
     pub(crate) fn outside_capture(&self, what: &str) -> Result<()> {
         if self.capturing() {
-            return Err(Error::device(format!("cuda: {what} inside a step, want it before or after")));
+            return Err(Error::device(format!(
+                "cuda: {what} inside a step, want it before or after"
+            )));
         }
         Ok(())
     }

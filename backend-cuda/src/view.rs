@@ -85,5 +85,6 @@ pub(crate) fn bank(weight: &Weight<Cuda>) -> Bank {
 /// Whether 16-byte pieces of every row of the window lie on 16-byte boundaries.
 pub(crate) fn in_pieces(tensor: &Tensor<Cuda>) -> bool {
     let bytes = tensor.dtype().bytes();
-    pointer(tensor).is_multiple_of(16) && (tensor.rows() <= 1 || (tensor.stride() * bytes).is_multiple_of(16))
+    pointer(tensor).is_multiple_of(16)
+        && (tensor.rows() <= 1 || (tensor.stride() * bytes).is_multiple_of(16))
 }

@@ -22,21 +22,30 @@ impl Cuda {
             )));
         }
         let experts = stored.parts.len();
-        let (data_bytes, scale_bytes) = (format.data_bytes(rows, cols), format.scale_bytes(rows, cols));
+        let (data_bytes, scale_bytes) =
+            (format.data_bytes(rows, cols), format.scale_bytes(rows, cols));
         let label = |what: &str| format!("{} ({what})", stored.name);
-        let data = self.pool().allocate(data_bytes * experts, Memory::Weights, &label("elements"))?;
+        let data =
+            self.pool().allocate(data_bytes * experts, Memory::Weights, &label("elements"))?;
         let scale = self.pool().allocate(4 * experts, Memory::Weights, &label("scale"))?;
         let scales: Vec<f32> = stored.parts.iter().map(|part| part.scale).collect();
         self.upload(scale.pointer(), bytemuck::cast_slice(&scales))?;
         let mut planes = vec![data, scale];
         if scale_bytes > 0 {
-            planes.push(self.pool().allocate(scale_bytes * experts, Memory::Weights, &label("block scales"))?);
+            planes.push(self.pool().allocate(
+                scale_bytes * experts,
+                Memory::Weights,
+                &label("block scales"),
+            )?);
         }
         for (index, part) in stored.parts.iter().enumerate() {
             self.load_plane(&part.name, &part.data, data_bytes, &planes[0], index).await?;
             if let Some(buffer) = planes.get(2) {
                 let scales = part.scales.as_ref().ok_or_else(|| {
-                    Error::checkpoint(format!("{}: no block scales, want {scale_bytes} bytes", part.name))
+                    Error::checkpoint(format!(
+                        "{}: no block scales, want {scale_bytes} bytes",
+                        part.name
+                    ))
                 })?;
                 self.load_plane(&part.name, scales, scale_bytes, buffer, index).await?;
             }
@@ -48,7 +57,14 @@ impl Cuda {
     }
 
     /// Copies one matrix's plane to its place, a slot of the ring at a time.
-    async fn load_plane(&self, name: &str, plane: &Plane, want: usize, to: &CudaBuffer, index: usize) -> Result<()> {
+    async fn load_plane(
+        &self,
+        name: &str,
+        plane: &Plane,
+        want: usize,
+        to: &CudaBuffer,
+        index: usize,
+    ) -> Result<()> {
         if plane.len() != want as u64 {
             return Err(Error::checkpoint(format!("{name}: {} bytes, want {want}", plane.len())));
         }

@@ -53,7 +53,12 @@ pub(crate) fn causal_conv1d(cuda: &Cuda, op: &CausalConv1d<Cuda>) -> Result<()> 
     let run = |form: &str, down: u32| {
         let grid = [conv.x.cols.div_ceil(THREADS), down, 1];
         let name = format!("causal_conv1d_{form}_{dtype}_{room}");
-        cuda.launch("causal_conv1d", &name, Shape { grid, threads: THREADS, shared: 0 }, &mut one(conv))
+        cuda.launch(
+            "causal_conv1d",
+            &name,
+            Shape { grid, threads: THREADS, shared: 0 },
+            &mut one(conv),
+        )
     };
     let segments = narrow(op.segments.shape.segments);
     if op.segments.shape.longest <= SHORT {

@@ -21,7 +21,11 @@ const TILE_OUTPUTS: usize = 128;
 const VEC_ROWS: usize = 32;
 
 /// The format's name and the columns of 16 stored bytes, where the tensor-core forms take the operands.
-pub(super) fn tensor_core(cuda: &Cuda, x: &Tensor<Cuda>, weight: &Weight<Cuda>) -> Option<(&'static str, usize)> {
+pub(super) fn tensor_core(
+    cuda: &Cuda,
+    x: &Tensor<Cuda>,
+    weight: &Weight<Cuda>,
+) -> Option<(&'static str, usize)> {
     let (name, columns) = match weight.format {
         Format::BF16 => ("bf16", 8),
         Format::Fp8 => ("fp8", 16),
@@ -46,12 +50,20 @@ pub(super) fn vec_warps(cuda: &Cuda, blocks: usize) -> u32 {
 pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
     let [rows, outputs] = op.out.shape();
     let mut args = Args::new();
-    args.push(window(&op.x)).push(bank(op.weight)).push(optional(op.bias.as_ref())).push(StoreArg::from(op.store));
+    args.push(window(&op.x))
+        .push(bank(op.weight))
+        .push(optional(op.bias.as_ref()))
+        .push(StoreArg::from(op.store));
     args.push(window(&op.out)).push(narrow(rows));
     let Some((format, columns)) = tensor_core(cuda, &op.x, op.weight) else {
         let down = rows.div_ceil(PLAIN_ROWS).min(GRID_Y);
         let grid = [narrow(outputs.div_ceil(8)), narrow(down), 1];
-        return cuda.launch("matmul", "matmul_plain", Shape { grid, threads: 256, shared: 0 }, &mut args);
+        return cuda.launch(
+            "matmul",
+            "matmul_plain",
+            Shape { grid, threads: 256, shared: 0 },
+            &mut args,
+        );
     };
     if rows <= VEC_ROWS {
         let tiles = rows.div_ceil(8).next_power_of_two();
@@ -62,7 +74,8 @@ pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
         return cuda.launch("matmul", &format!("matmul_vec_{format}_{tiles}"), shape, &mut args);
     }
     let blocks = |tile: usize| outputs.div_ceil(TILE_OUTPUTS) * rows.div_ceil(tile);
-    let (tile, threads) = if blocks(128) < 2 * cuda.multiprocessors() { (64, 128) } else { (128, 128) };
+    let (tile, threads) =
+        if blocks(128) < 2 * cuda.multiprocessors() { (64, 128) } else { (128, 128) };
     let grid = [narrow(outputs.div_ceil(TILE_OUTPUTS)), narrow(rows.div_ceil(tile)), 1];
     let shape = Shape { grid, threads, shared: tile_shared(columns, tile) };
     cuda.launch("matmul", &format!("matmul_tile_{format}_{tile}"), shape, &mut args)

@@ -118,7 +118,10 @@ impl From<Store> for StoreArg {
 fn one_dtype(op: &str, tensors: &[&Tensor<Cuda>]) -> Result<&'static str> {
     let dtype = tensors[0].dtype();
     if let Some(other) = tensors.iter().find(|tensor| tensor.dtype() != dtype) {
-        return Err(Error::op(op, format!("activations are {dtype} and {}, want one dtype", other.dtype())));
+        return Err(Error::op(
+            op,
+            format!("activations are {dtype} and {}, want one dtype", other.dtype()),
+        ));
     }
     match dtype {
         DType::F32 => Ok("f32"),

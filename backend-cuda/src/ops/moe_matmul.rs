@@ -66,7 +66,12 @@ pub(crate) fn moe_matmul(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<()> {
         }
         _ => {
             let grid = [narrow(outputs.div_ceil(8)), narrow(pairs.min(GRID_Y)), 1];
-            cuda.launch("moe_matmul", "moe_matmul_plain", Shape { grid, threads: 256, shared: 0 }, &mut args)
+            cuda.launch(
+                "moe_matmul",
+                "moe_matmul_plain",
+                Shape { grid, threads: 256, shared: 0 },
+                &mut args,
+            )
         }
     }
 }

@@ -45,6 +45,9 @@ pub(crate) fn moe_route(cuda: &Cuda, op: &MoeRoute<Cuda>) -> Result<()> {
     let mut args = Args::new();
     args.push(window(&op.logits)).push(optional(op.bias.as_ref())).push(rule);
     args.push(window(&op.ids)).push(window(&op.weights)).push(narrow(rows));
-    let shape = Shape { shared: narrow(warps * warp_bytes), ..line(rows.div_ceil(warps), 32 * narrow(warps)) };
+    let shape = Shape {
+        shared: narrow(warps * warp_bytes),
+        ..line(rows.div_ceil(warps), 32 * narrow(warps))
+    };
     cuda.launch("moe_route", "moe_route", shape, &mut args)
 }

@@ -91,5 +91,10 @@ pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
     let Form { lanes, elements, rows, tokens } = form;
     let name = format!("ssm_scan_{dtype}_{lanes}_{elements}_{rows}_{tokens}");
     let grid = [heads * tiles, narrow(op.segments.shape.segments), 1];
-    cuda.launch("ssm_scan", &name, Shape { grid, threads: 128, shared: form.shared() }, &mut one(scan))
+    cuda.launch(
+        "ssm_scan",
+        &name,
+        Shape { grid, threads: 128, shared: form.shared() },
+        &mut one(scan),
+    )
 }
