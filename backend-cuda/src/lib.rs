@@ -1,1 +1,24 @@
-//! Placeholder.
+//! The CUDA back end: kernels compiled for the device at hand, encoded on one stream, replayed as graphs.
+//!
+//! A tour, in reading order: [`probe`] says what is there and why a candidate is refused; [`Cuda`] is the back end;
+//! [`memory`] holds device allocations, [`staging`] moves bytes, [`compile`] and [`kernels`] turn `kernels/*.cu` into
+//! loaded functions, [`ops`] launches them; [`bench`] times them against their floors.
+
+pub mod bench;
+pub mod compile;
+mod cuda;
+mod driver;
+mod kernels;
+mod library;
+mod memory;
+mod ops;
+pub mod probe;
+mod staging;
+mod step;
+mod view;
+mod weight;
+
+pub use cuda::{Cuda, Options};
+pub use kernels::{SOURCES, expand};
+pub use memory::CudaBuffer;
+pub use probe::{DeviceReport, devices};

@@ -1,0 +1,251 @@
+//! The back end: one device, one stream, its kernels, its memory.
+
+use crate::compile::Compiler;
+use crate::driver::{Block, Driver, Shape, checked};
+use crate::kernels::{Args, Kernels};
+use crate::memory::{ALIGNMENT, CudaBuffer, Pool};
+use crate::staging::{SLOT_BYTES, Staging};
+use crate::step::Recorded;
+use crate::view::pointer;
+use cudarc::driver::sys;
+use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::collections::HashMap;
+use std::rc::Rc;
+use whipsnake_core::backend::{Backend, Ledger, Memory, Policy, StepKey};
+use whipsnake_core::error::{Error, Result};
+use whipsnake_core::ops::*;
+use whipsnake_core::tensor::{DType, Tensor};
+use whipsnake_core::weight::{StoredWeight, Weight};
+
+/// Choices of the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Activations between ops: bf16, or f32 where every digit counts.
+    pub activations: DType,
+    /// Keys and values: bf16, f32, f16 or f8e4m3.
+    pub kv: DType,
+    /// Run the plain form of every op, which the tuned ones are held to.
+    pub plain: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { activations: DType::BF16, kv: DType::BF16, plain: false }
+    }
+}
+
+impl Options {
+    /// f32 everywhere.
+    pub const F32: Self = Self { activations: DType::F32, kv: DType::F32, plain: false };
+}
+
+/// A CUDA device as a back end.
+///
+/// Dropped in the order of its fields: graphs before the memory and modules whose addresses they hold.
+pub struct Cuda {
+    steps: RefCell<HashMap<StepKey, Recorded>>,
+    capturing: Cell<bool>,
+    /// Partial results of ops that run in two stages. Grown only outside captures, and what graphs point at stays.
+    workspaces: RefCell<Vec<(usize, CudaBuffer)>>,
+    staging: RefCell<Staging>,
+    kernels: Kernels,
+    pool: Pool,
+    multiprocessors: usize,
+    options: Options,
+    driver: Rc<Driver>,
+}
+
+impl Cuda {
+    /// Opens device `ordinal` with the default options.
+    ///
+    /// # Errors
+    /// There is no driver, no such device, no compiler for the kernels, or too little memory.
+    pub fn new(ordinal: usize) -> Result<Self> {
+        Self::with_options(ordinal, Options::default())
+    }
+
+    /// Opens device `ordinal`.
+    ///
+    /// # Errors
+    /// As [`Cuda::new`]; or the options ask for a dtype that the kernels do not take.
+    pub fn with_options(ordinal: usize, options: Options) -> Result<Self> {
+        if !matches!(options.activations, DType::F32 | DType::BF16) {
+            return Err(Error::device(format!(
+                "cuda: activations in {}, want f32 or bf16",
+                options.activations
+            )));
+        }
+        if options.kv == DType::U32 {
+            return Err(Error::device("cuda: kv in u32, want bf16, f32, f16 or f8e4m3"));
+        }
+        let driver = Rc::new(Driver::open(ordinal)?);
+        let context = driver.context();
+        let capability = checked("reading the compute capability", context.compute_capability())?;
+        let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        let multiprocessors = checked("reading an attribute", context.attribute(attribute))?;
+        Ok(Self {
+            steps: RefCell::default(),
+            capturing: Cell::new(false),
+            workspaces: RefCell::default(),
+            staging: RefCell::new(Staging::new(driver.clone())?),
+            kernels: Kernels::new(driver.clone(), Compiler::find()?, capability),
+            pool: Pool::new(driver.clone()),
+            multiprocessors: usize::try_from(multiprocessors).unwrap_or(1),
+            options,
+            driver,
+        })
+    }
+
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) fn staging(&self) -> RefMut<'_, Staging> {
+        self.staging.borrow_mut()
+    }
+
+    pub(crate) fn steps(&self) -> Ref<'_, HashMap<StepKey, Recorded>> {
+        self.steps.borrow()
+    }
+
+    pub(crate) fn steps_mut(&self) -> RefMut<'_, HashMap<StepKey, Recorded>> {
+        self.steps.borrow_mut()
+    }
+
+    pub(crate) fn capturing(&self) -> bool {
+        self.capturing.get()
+    }
+
+    pub(crate) fn set_capturing(&self, on: bool) {
+        self.capturing.set(on);
+    }
+
+    pub(crate) fn multiprocessors(&self) -> usize {
+        self.multiprocessors
+    }
+
+    /// Whether the tuned kernels may run.
+    pub(crate) fn tuned(&self) -> bool {
+        !self.options.plain
+    }
+
+    /// Queues a kernel.
+    pub(crate) fn launch(
+        &self,
+        file: &'static str,
+        name: &str,
+        shape: Shape,
+        args: &mut Args,
+    ) -> Result<()> {
+        self.kernels.launch(file, name, shape, args)
+    }
+
+    /// Blocks of `threads` for `items`, as many as fill the device a few times: kernels walk on from there.
+    pub(crate) fn blocks(&self, items: u64, threads: u64) -> u32 {
+        let wanted = items.div_ceil(threads).min(self.multiprocessors as u64 * 32);
+        u32::try_from(wanted).unwrap_or(u32::MAX)
+    }
+
+    /// At least `bytes` of scratch, the same memory for every op: the stream orders their uses.
+    pub(crate) fn workspace(&self, bytes: usize) -> Result<u64> {
+        let mut list = self.workspaces.borrow_mut();
+        if let Some((_, buffer)) = list.last().filter(|(held, _)| *held >= bytes) {
+            return Ok(buffer.pointer());
+        }
+        self.outside_capture("a larger workspace")?;
+        let size = bytes.next_power_of_two().max(16 << 20);
+        list.push((size, self.pool.allocate(size, Memory::Scratch, "workspace")?));
+        Ok(list.last().map_or(0, |(_, buffer)| buffer.pointer()))
+    }
+}
+
+/// A window as the copies see it.
+fn block(tensor: &Tensor<Cuda>) -> Block {
+    let bytes = tensor.dtype().bytes();
+    let (width, rows) = (tensor.cols() * bytes, tensor.rows());
+    if tensor.is_dense() {
+        return Block {
+            pointer: pointer(tensor),
+            pitch: width * rows,
+            width: width * rows,
+            rows: 1,
+        };
+    }
+    Block { pointer: pointer(tensor), pitch: tensor.stride() * bytes, width, rows }
+}
+
+impl Backend for Cuda {
+    type Buffer = CudaBuffer;
+
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn policy(&self) -> Policy {
+        Policy {
+            activations: self.options.activations,
+            kv: self.options.kv,
+            alignment: ALIGNMENT,
+            group_experts_from: 8,
+        }
+    }
+
+    fn allocate(&self, bytes: usize, class: Memory, label: &str) -> Result<CudaBuffer> {
+        self.outside_capture(label)?;
+        self.pool.allocate(bytes, class, label)
+    }
+
+    fn same(a: &CudaBuffer, b: &CudaBuffer) -> bool {
+        a.same(b)
+    }
+
+    async fn load(&self, weight: &StoredWeight) -> Result<Weight<Self>> {
+        self.load_weight(weight).await
+    }
+
+    fn write(&self, to: &Tensor<Self>, bytes: &[u8]) -> Result<()> {
+        self.outside_capture("a write")?;
+        let whole = block(to);
+        if whole.rows == 1 {
+            for (index, part) in bytes.chunks(SLOT_BYTES).enumerate() {
+                let start = whole.pointer + (index * SLOT_BYTES) as u64;
+                let piece = Block { pointer: start, pitch: part.len(), width: part.len(), rows: 1 };
+                self.staging().upload(piece, part)?;
+            }
+            return Ok(());
+        }
+        let rows = (SLOT_BYTES / whole.width.max(1)).max(1);
+        for (index, part) in bytes.chunks(rows * whole.width).enumerate() {
+            let start = whole.pointer + (index * rows * whole.pitch) as u64;
+            let piece = Block { pointer: start, rows: part.len() / whole.width, ..whole };
+            self.staging().upload(piece, part)?;
+        }
+        Ok(())
+    }
+
+    async fn read(&self, from: &Tensor<Self>) -> Result<Vec<u8>> {
+        self.outside_capture("a read")?;
+        self.staging().download(block(from))
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.pool.ledger()
+    }
+
+    fn run_step(&self, key: StepKey, encode: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.replay(key, encode)
+    }
+
+    crate::ops::encoders! {
+        embed: Embed<'_, Self>, rms_norm: RmsNorm<Self>, gated_rms_norm: GatedRmsNorm<Self>,
+        matmul: Matmul<'_, Self>, causal_conv1d: CausalConv1d<Self>, ssm_scan: SsmScan<Self>, rope: Rope<Self>,
+        kv_append: KvAppend<Self>, attention: Attention<Self>, activate: Activate<Self>, moe_route: MoeRoute<Self>,
+        moe_group: MoeGroup<Self>, moe_matmul: MoeMatmul<'_, Self>, moe_combine: MoeCombine<Self>, add: Add<Self>,
+        scale: Scale<Self>, select_rows: SelectRows<Self>, argmax: Argmax<Self>, top_k: TopK<Self>,
+        copy_slot: CopySlot<Self>,
+    }
+}

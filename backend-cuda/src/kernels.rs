@@ -1,0 +1,185 @@
+//! Kernel sources, embedded; compiled and loaded a file at a time, at first use.
+
+use crate::compile::Compiler;
+use crate::driver::{Driver, Shape, checked};
+use bytemuck::Pod;
+use cudarc::driver::sys;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::rc::Rc;
+use whipsnake_core::error::{Error, Result};
+
+/// Replaces the include lines of the kernels: NVRTC gets one text.
+const COMMON: &str = include_str!("../../kernels/common.cuh");
+const COMMON_MMA: &str = include_str!("../../kernels/common_mma.cuh");
+const COMMON_ATTENTION: &str = include_str!("../../kernels/common_attention.cuh");
+
+macro_rules! sources {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../kernels/", $name, ".cu")))),*]
+    };
+}
+
+/// Every kernel file: its name, which is that of its op, and its text.
+pub const SOURCES: &[(&str, &str)] = sources![
+    "activate",
+    "add",
+    "argmax",
+    "attention",
+    "attention_tile",
+    "causal_conv1d",
+    "copy_slot",
+    "embed",
+    "gated_rms_norm",
+    "kv_append",
+    "load",
+    "matmul",
+    "moe_combine",
+    "moe_group",
+    "moe_matmul",
+    "moe_route",
+    "rms_norm",
+    "rope",
+    "scale",
+    "select_rows",
+    "ssm_scan",
+    "top_k",
+];
+
+/// The text of a kernel file with its helpers in place.
+pub fn expand(source: &str) -> String {
+    // Outer helpers first: each brings in those that it includes itself.
+    source
+        .replace("#include \"common_attention.cuh\"", COMMON_ATTENTION)
+        .replace("#include \"common_mma.cuh\"", COMMON_MMA)
+        .replace("#include \"common.cuh\"", COMMON)
+}
+
+/// The name that compilers give a device: `sm_90a`, since kernels use what only that architecture has.
+pub(crate) fn architecture((major, minor): (i32, i32)) -> String {
+    let suffix = if major >= 9 { "a" } else { "" };
+    format!("sm_{major}{minor}{suffix}")
+}
+
+/// Arguments of a launch, each at its own 8-byte place.
+#[derive(Default)]
+pub(crate) struct Args {
+    words: Vec<u64>,
+    starts: Vec<usize>,
+}
+
+impl Args {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends one argument.
+    pub fn push<T: Pod>(&mut self, value: T) -> &mut Self {
+        let bytes = bytemuck::bytes_of(&value);
+        self.starts.push(self.words.len());
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.words.push(u64::from_ne_bytes(word));
+        }
+        self
+    }
+
+    fn pointers(&mut self) -> Vec<*mut c_void> {
+        let words = &mut self.words;
+        self.starts.iter().map(|&start| (&raw mut words[start]).cast()).collect()
+    }
+}
+
+struct Function {
+    raw: sys::CUfunction,
+    /// Dynamic shared memory that it has been allowed.
+    shared: u32,
+}
+
+/// Loaded kernels of one device.
+pub(crate) struct Kernels {
+    driver: Rc<Driver>,
+    compiler: Compiler,
+    architecture: String,
+    modules: RefCell<HashMap<&'static str, sys::CUmodule>>,
+    functions: RefCell<HashMap<String, Function>>,
+}
+
+impl Kernels {
+    pub fn new(driver: Rc<Driver>, compiler: Compiler, capability: (i32, i32)) -> Self {
+        let architecture = architecture(capability);
+        Self {
+            driver,
+            compiler,
+            architecture,
+            modules: RefCell::default(),
+            functions: RefCell::default(),
+        }
+    }
+
+    /// Queues kernel `name` of file `file`.
+    pub fn launch(
+        &self,
+        file: &'static str,
+        name: &str,
+        shape: Shape,
+        args: &mut Args,
+    ) -> Result<()> {
+        if shape.grid.contains(&0) {
+            return Ok(());
+        }
+        let mut functions = self.functions.borrow_mut();
+        if !functions.contains_key(name) {
+            let raw = self.driver.function(self.module(file)?, name)?;
+            functions.insert(name.to_string(), Function { raw, shared: 48 << 10 });
+        }
+        let function = functions
+            .get_mut(name)
+            .ok_or_else(|| Error::device(format!("cuda: no kernel {name}")))?;
+        if shape.shared > function.shared {
+            self.driver.allow_shared(function.raw, shape.shared)?;
+            function.shared = shape.shared;
+        }
+        // SAFETY: each op's host function passes the arguments of its kernel; operands were checked by the step and
+        // are freed in stream order, after the kernel.
+        let launched = unsafe { self.driver.launch(function.raw, shape, &mut args.pointers()) };
+        checked(
+            &format!("launching {name} on a grid of {:?} by {} threads", shape.grid, shape.threads),
+            launched,
+        )
+    }
+
+    fn module(&self, file: &'static str) -> Result<sys::CUmodule> {
+        if let Some(&module) = self.modules.borrow().get(file) {
+            return Ok(module);
+        }
+        let source = SOURCES
+            .iter()
+            .find(|(name, _)| *name == file)
+            .map(|(_, source)| expand(source))
+            .ok_or_else(|| Error::device(format!("cuda: no kernel file {file}")))?;
+        let cubin = self.compiler.cached(file, &source, &self.architecture)?;
+        let module = match self.driver.load_module(&cubin) {
+            Ok(module) => module,
+            // The file on disk may be damaged: what the compiler says counts.
+            Err(_) => {
+                let cubin = self.compiler.compile(file, &source, &self.architecture)?.cubin;
+                checked(&format!("loading kernels/{file}.cu"), self.driver.load_module(&cubin))?
+            }
+        };
+        self.modules.borrow_mut().insert(file, module);
+        Ok(module)
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        if self.driver.synchronize().is_ok() {
+            for module in self.modules.borrow().values() {
+                self.driver.unload_module(*module);
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Attention over the cache: parts of the positions for few rows, tiles for many, the plain form for everything else.
+
+use super::one;
+use crate::cuda::Cuda;
+use crate::driver::Shape;
+use crate::view::{Window, in_pieces, narrow, pointer, window};
+use bytemuck::{Pod, Zeroable};
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::Attention;
+use whipsnake_core::tensor::DType;
+
+/// Twin of `Heads` in `kernels/common_attention.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Heads {
+    q: Window,
+    k: Window,
+    v: Window,
+    out: Window,
+    places: u64,
+    context: u32,
+    heads: u32,
+    kv_heads: u32,
+    head_dim: u32,
+    scale: f32,
+    rows: u32,
+    table: u64,
+    partial: u64,
+    parts: u32,
+    unused: u32,
+}
+
+/// Threads of a block of every form.
+const THREADS: u32 = 128;
+
+/// Rows or heads that one product takes.
+const PRODUCT_ROWS: usize = 16;
+
+/// Pairs of a row and a head that a block of the tile form takes.
+const TILE_PAIRS: usize = 64;
+
+/// Positions that a block visits in one turn.
+const POSITIONS: usize = 64;
+
+/// Segments up to this long are taken row by row, in parts of their positions.
+const SHORT: usize = 4;
+
+/// Whether the tensor-core forms take the operands.
+fn tensor_core(cuda: &Cuda, op: &Attention<Cuda>) -> bool {
+    let fits = |tensor| in_pieces(tensor) && tensor.dtype() == DType::BF16;
+    let sizes = op.head_dim.is_multiple_of(8) && op.head_dim <= 128;
+    cuda.tuned() && sizes && [&op.q, &op.cache.k, &op.cache.v, &op.out].into_iter().all(fits)
+}
+
+pub(crate) fn attention(cuda: &Cuda, op: &Attention<Cuda>) -> Result<()> {
+    let heads = Heads {
+        q: window(&op.q),
+        k: window(&op.cache.k),
+        v: window(&op.cache.v),
+        out: window(&op.out),
+        places: pointer(&op.segments.places),
+        context: narrow(op.cache.context),
+        heads: narrow(op.heads()),
+        kv_heads: narrow(op.kv_heads()),
+        head_dim: narrow(op.head_dim),
+        scale: op.scale,
+        rows: narrow(op.q.rows()),
+        table: pointer(&op.segments.table),
+        partial: 0,
+        parts: 1,
+        unused: 0,
+    };
+    if !tensor_core(cuda, op) {
+        let grid = [heads.rows, heads.heads.div_ceil(4), 1];
+        return cuda.launch(
+            "attention",
+            "attention_plain",
+            Shape { grid, threads: THREADS, shared: 0 },
+            &mut one(heads),
+        );
+    }
+    let blocks = op.head_dim.div_ceil(64);
+    if op.segments.shape.longest <= SHORT {
+        return decode(cuda, op, heads, blocks);
+    }
+    let group = op.heads() / op.kv_heads();
+    let pairs = (op.segments.shape.longest * group).div_ceil(TILE_PAIRS);
+    let grid = [narrow(pairs), heads.kv_heads, narrow(op.segments.shape.segments)];
+    // Two tiles of keys and values: `STAGE` of the kernel.
+    let shared = narrow(2 * POSITIONS * (2 * 128 * blocks + 64 + 16));
+    let shape = Shape { grid, threads: THREADS, shared };
+    cuda.launch("attention_tile", &format!("attention_tile_{blocks}"), shape, &mut one(heads))
+}
+
+fn decode(cuda: &Cuda, op: &Attention<Cuda>, mut heads: Heads, blocks: usize) -> Result<()> {
+    let rows = op.q.rows();
+    let products = op.kv_heads() * (op.heads() / op.kv_heads()).div_ceil(PRODUCT_ROWS);
+    let most = op.segments.shape.context.div_ceil(POSITIONS).max(1);
+    let parts = (2 * cuda.multiprocessors()).div_ceil(rows * products).clamp(1, most);
+    heads.parts = narrow(parts);
+    heads.partial = cuda.workspace(rows * op.heads() * parts * (op.head_dim + 2) * 4)?;
+    // A warp's sums of 16 heads, for each of four warps.
+    let shared = narrow(4 * PRODUCT_ROWS * (64 * blocks + 2) * 4);
+    let grid = [heads.rows, narrow(products), heads.parts];
+    let shape = Shape { grid, threads: THREADS, shared };
+    cuda.launch("attention", &format!("attention_decode_{blocks}"), shape, &mut one(heads))?;
+    let grid = [heads.rows, heads.heads, 1];
+    cuda.launch(
+        "attention",
+        "attention_combine",
+        Shape { grid, threads: THREADS, shared: 0 },
+        &mut one(heads),
+    )
+}

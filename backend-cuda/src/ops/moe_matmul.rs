@@ -1,0 +1,77 @@
+//! Products with the chosen experts: by pair for few rows, by expert for rows sorted by `moe_group`.
+
+use super::matmul::{tensor_core, tile_shared, vec_warps};
+use super::{GRID_Y, function, one};
+use crate::cuda::Cuda;
+use crate::driver::Shape;
+use crate::view::{Bank, Window, bank, narrow, pointer, window};
+use bytemuck::{Pod, Zeroable};
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::{ExpertInput, MoeMatmul};
+
+/// Twin of `Moe` in `kernels/moe_matmul.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Moe {
+    x: Window,
+    weight: Bank,
+    ids: Window,
+    order: u64,
+    offsets: u64,
+    by_pair: u32,
+    function: u32,
+    pairs: u32,
+    unused: u32,
+    out: Window,
+}
+
+/// Rows of a tile for pairs that spread over the experts.
+fn tile_rows(pairs: usize, experts: usize) -> usize {
+    match pairs / experts.max(1) {
+        ..=16 => 16,
+        ..=96 => 64,
+        _ => 128,
+    }
+}
+
+pub(crate) fn moe_matmul(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<()> {
+    let [pairs, outputs] = op.out.shape();
+    let groups = op.groups.as_ref();
+    let mut args = one(Moe {
+        x: window(&op.x),
+        weight: bank(op.weight),
+        ids: window(&op.ids),
+        order: groups.map_or(0, |groups| pointer(&groups.order)),
+        offsets: groups.map_or(0, |groups| pointer(&groups.offsets)),
+        by_pair: u32::from(op.input == ExpertInput::Pair),
+        function: function(op.activation),
+        pairs: narrow(pairs),
+        unused: 0,
+        out: window(&op.out),
+    });
+    match tensor_core(cuda, &op.x, op.weight) {
+        Some((format, columns)) if groups.is_some() => {
+            let tile = tile_rows(pairs, op.weight.experts);
+            let tiles = (pairs / tile + op.weight.experts).min(pairs);
+            let grid = [narrow(outputs.div_ceil(128)), narrow(tiles), 1];
+            let shape = Shape { grid, threads: 128, shared: tile_shared(columns, tile) };
+            cuda.launch("moe_matmul", &format!("moe_matmul_tile_{format}_{tile}"), shape, &mut args)
+        }
+        Some((format, _)) if pairs <= GRID_Y => {
+            let blocks = outputs.div_ceil(16);
+            let warps = vec_warps(cuda, blocks * pairs);
+            let grid = [narrow(blocks), narrow(pairs), 1];
+            let shape = Shape { grid, threads: 32 * warps, shared: warps * 512 };
+            cuda.launch("moe_matmul", &format!("moe_matmul_vec_{format}"), shape, &mut args)
+        }
+        _ => {
+            let grid = [narrow(outputs.div_ceil(8)), narrow(pairs.min(GRID_Y)), 1];
+            cuda.launch(
+                "moe_matmul",
+                "moe_matmul_plain",
+                Shape { grid, threads: 256, shared: 0 },
+                &mut args,
+            )
+        }
+    }
+}

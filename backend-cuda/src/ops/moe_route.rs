@@ -1,0 +1,53 @@
+//! The router's choice.
+
+use super::line;
+use crate::cuda::Cuda;
+use crate::driver::Shape;
+use crate::kernels::Args;
+use crate::view::{narrow, optional, window};
+use bytemuck::{Pod, Zeroable};
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::{MoeRoute, Score};
+
+/// Twin of `Rule` in `kernels/moe_route.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Rule {
+    score: u32,
+    top_k: u32,
+    groups: u32,
+    top_groups: u32,
+    normalise: u32,
+    eps: f32,
+    scale: f32,
+}
+
+/// Shared memory that every block may ask for.
+const SHARED: usize = 48 << 10;
+
+pub(crate) fn moe_route(cuda: &Cuda, op: &MoeRoute<Cuda>) -> Result<()> {
+    let [rows, experts] = op.logits.shape();
+    let rule = Rule {
+        score: match op.rule.score {
+            Score::Sigmoid => 0,
+            Score::SoftmaxBeforeChoice => 1,
+            Score::SoftmaxAfterChoice => 2,
+        },
+        top_k: narrow(op.rule.top_k),
+        groups: narrow(op.rule.groups),
+        top_groups: narrow(op.rule.top_groups),
+        normalise: u32::from(op.rule.normalise.is_some()),
+        eps: op.rule.normalise.unwrap_or(0.0),
+        scale: op.rule.scale,
+    };
+    let warp_bytes = 4 * (2 * experts + op.rule.groups);
+    let warps = (SHARED / warp_bytes).clamp(1, 4).min(rows.max(1));
+    let mut args = Args::new();
+    args.push(window(&op.logits)).push(optional(op.bias.as_ref())).push(rule);
+    args.push(window(&op.ids)).push(window(&op.weights)).push(narrow(rows));
+    let shape = Shape {
+        shared: narrow(warps * warp_bytes),
+        ..line(rows.div_ceil(warps), 32 * narrow(warps))
+    };
+    cuda.launch("moe_route", "moe_route", shape, &mut args)
+}

@@ -1,0 +1,100 @@
+//! The selective scan: picks the form of the kernel that the state size and the segments want.
+
+use super::{one, one_dtype};
+use crate::cuda::Cuda;
+use crate::driver::Shape;
+use crate::view::{Window, narrow, pointer, window};
+use bytemuck::{Pod, Zeroable};
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::SsmScan;
+
+/// Twin of `Scan` in `kernels/ssm_scan.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Scan {
+    x: Window,
+    b: Window,
+    c: Window,
+    dt: Window,
+    out: Window,
+    state: Window,
+    params: u64,
+    table: u64,
+    heads: u32,
+    head_dim: u32,
+    state_size: u32,
+    tiles: u32,
+    low: f32,
+    high: f32,
+}
+
+/// One form of the kernel: a row's lanes, a lane's elements of a row and rows, a chunk's tokens.
+#[derive(Clone, Copy)]
+struct Form {
+    lanes: u32,
+    elements: u32,
+    rows: u32,
+    tokens: u32,
+}
+
+impl Form {
+    const fn new(lanes: u32, elements: u32, rows: u32, tokens: u32) -> Self {
+        Self { lanes, elements, rows, tokens }
+    }
+
+    /// The smallest form that holds a state of `size`; steps of one token have forms that stage one.
+    fn holding(size: u32, longest: usize) -> Self {
+        let one_token = longest == 1;
+        match size {
+            ..=16 => Self::new(1, 16, 2, 4),
+            ..=32 => Self::new(2, 16, 2, 4),
+            ..=64 => Self::new(4, 16, 2, if one_token { 1 } else { 8 }),
+            ..=128 => Self::new(8, 16, 2, if one_token { 1 } else { 8 }),
+            ..=256 => Self::new(16, 16, 2, if one_token { 1 } else { 8 }),
+            ..=512 => Self::new(32, 16, 1, 4),
+            _ => Self::new(32, 32, 1, 4),
+        }
+    }
+
+    /// Rows of a head that one block holds.
+    fn block_rows(self) -> u32 {
+        4 * 32 / self.lanes * self.rows
+    }
+
+    /// Bytes of the staged tokens, both sides.
+    fn shared(self) -> u32 {
+        2 * self.tokens * (2 * self.lanes * self.elements + 2 * self.block_rows() + 2) * 4
+    }
+}
+
+pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
+    let dtype = one_dtype("ssm_scan", &[&op.x, &op.b, &op.c, &op.dt, &op.out])?;
+    let form = Form::holding(narrow(op.state_size), op.segments.shape.longest);
+    let tiles = narrow(op.head_dim).div_ceil(form.block_rows());
+    let heads = narrow(op.heads());
+    let scan = Scan {
+        x: window(&op.x),
+        b: window(&op.b),
+        c: window(&op.c),
+        dt: window(&op.dt),
+        out: window(&op.out),
+        state: window(&op.state),
+        params: pointer(&op.head_params),
+        table: pointer(&op.segments.table),
+        heads,
+        head_dim: narrow(op.head_dim),
+        state_size: narrow(op.state_size),
+        tiles,
+        low: op.dt_limit[0],
+        high: op.dt_limit[1],
+    };
+    let Form { lanes, elements, rows, tokens } = form;
+    let name = format!("ssm_scan_{dtype}_{lanes}_{elements}_{rows}_{tokens}");
+    let grid = [heads * tiles, narrow(op.segments.shape.segments), 1];
+    cuda.launch(
+        "ssm_scan",
+        &name,
+        Shape { grid, threads: 128, shared: form.shared() },
+        &mut one(scan),
+    )
+}

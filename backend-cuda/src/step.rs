@@ -1,0 +1,72 @@
+//! Steps as graphs: run once, captured the second time, replayed from then on.
+
+use crate::cuda::Cuda;
+use crate::driver::checked;
+use cudarc::driver::{CudaGraph, sys};
+use whipsnake_core::backend::StepKey;
+use whipsnake_core::error::{Error, Result};
+
+/// What is known of a step.
+pub(crate) enum Recorded {
+    /// It ran eagerly: kernels are loaded, workspaces have their size.
+    Once,
+    /// It can be replayed.
+    Graph(CudaGraph),
+    /// It holds no work.
+    Empty,
+}
+
+impl Cuda {
+    /// Exactly one execution a call. A graph holds addresses: the caller keeps the operands of a key alive.
+    pub(crate) fn replay(
+        &self,
+        key: StepKey,
+        encode: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        match self.steps().get(&key) {
+            Some(Recorded::Graph(graph)) => return checked("launching a graph", graph.launch()),
+            Some(Recorded::Empty) => return Ok(()),
+            Some(Recorded::Once) => {}
+            None => {
+                encode()?;
+                self.steps_mut().insert(key, Recorded::Once);
+                return Ok(());
+            }
+        }
+        let recorded = match self.capture(encode)? {
+            None => Recorded::Empty,
+            Some(graph) => {
+                checked("launching a graph", graph.launch())?;
+                Recorded::Graph(graph)
+            }
+        };
+        self.steps_mut().insert(key, recorded);
+        Ok(())
+    }
+
+    pub(crate) fn capture(
+        &self,
+        encode: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Option<CudaGraph>> {
+        let stream = self.driver().stream();
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        checked("beginning a capture", stream.begin_capture(mode))?;
+        self.set_capturing(true);
+        let encoded = encode();
+        self.set_capturing(false);
+        let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0));
+        // The error of the op says more than that of the capture it broke.
+        encoded?;
+        checked("ending a capture", graph)
+    }
+
+    /// Refuses what a graph cannot hold.
+    pub(crate) fn outside_capture(&self, what: &str) -> Result<()> {
+        if self.capturing() {
+            return Err(Error::device(format!(
+                "cuda: {what} inside a step, want it before or after"
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,93 @@
+//! Weights on the device: the stored bytes, experts one after the other, nothing widened.
+//!
+//! Planes: the elements, the f32 scale of each matrix, the block scales where the format has them. NVFP4 codes are
+//! reordered inside every 8 columns by `kernels/load.cu`, so that one shift and one mask give two neighbours.
+
+use crate::cuda::Cuda;
+use crate::driver::{Block, Shape};
+use crate::kernels::Args;
+use crate::memory::CudaBuffer;
+use crate::staging::SLOT_BYTES;
+use whipsnake_core::backend::Memory;
+use whipsnake_core::error::{Error, Result};
+use whipsnake_core::weight::{Format, NVFP4_GROUP, Plane, StoredWeight, Weight};
+
+impl Cuda {
+    pub(crate) async fn load_weight(&self, stored: &StoredWeight) -> Result<Weight<Self>> {
+        let (rows, cols, format) = (stored.rows, stored.cols, stored.format);
+        if format == Format::Nvfp4 && !cols.is_multiple_of(NVFP4_GROUP) {
+            return Err(Error::checkpoint(format!(
+                "{}: {cols} columns, want a multiple of {NVFP4_GROUP} for nvfp4",
+                stored.name
+            )));
+        }
+        let experts = stored.parts.len();
+        let (data_bytes, scale_bytes) =
+            (format.data_bytes(rows, cols), format.scale_bytes(rows, cols));
+        let label = |what: &str| format!("{} ({what})", stored.name);
+        let data =
+            self.pool().allocate(data_bytes * experts, Memory::Weights, &label("elements"))?;
+        let scale = self.pool().allocate(4 * experts, Memory::Weights, &label("scale"))?;
+        let scales: Vec<f32> = stored.parts.iter().map(|part| part.scale).collect();
+        self.upload(scale.pointer(), bytemuck::cast_slice(&scales))?;
+        let mut planes = vec![data, scale];
+        if scale_bytes > 0 {
+            planes.push(self.pool().allocate(
+                scale_bytes * experts,
+                Memory::Weights,
+                &label("block scales"),
+            )?);
+        }
+        for (index, part) in stored.parts.iter().enumerate() {
+            self.load_plane(&part.name, &part.data, data_bytes, &planes[0], index).await?;
+            if let Some(buffer) = planes.get(2) {
+                let scales = part.scales.as_ref().ok_or_else(|| {
+                    Error::checkpoint(format!(
+                        "{}: no block scales, want {scale_bytes} bytes",
+                        part.name
+                    ))
+                })?;
+                self.load_plane(&part.name, scales, scale_bytes, buffer, index).await?;
+            }
+        }
+        if format == Format::Nvfp4 {
+            self.reorder(&planes[0], data_bytes * experts)?;
+        }
+        Ok(Weight { name: stored.name.clone(), rows, cols, experts, format, planes, scales })
+    }
+
+    /// Copies one matrix's plane to its place, a slot of the ring at a time.
+    async fn load_plane(
+        &self,
+        name: &str,
+        plane: &Plane,
+        want: usize,
+        to: &CudaBuffer,
+        index: usize,
+    ) -> Result<()> {
+        if plane.len() != want as u64 {
+            return Err(Error::checkpoint(format!("{name}: {} bytes, want {want}", plane.len())));
+        }
+        let mut done = 0u64;
+        while done < plane.len() {
+            let end = plane.len().min(done + SLOT_BYTES as u64);
+            let bytes = plane.part(done..end).await?;
+            self.upload(to.pointer() + (index * want) as u64 + done, &bytes)?;
+            done = end;
+        }
+        Ok(())
+    }
+
+    fn upload(&self, pointer: u64, bytes: &[u8]) -> Result<()> {
+        let block = Block { pointer, pitch: bytes.len(), width: bytes.len(), rows: 1 };
+        self.staging().upload(block, bytes)
+    }
+
+    fn reorder(&self, codes: &CudaBuffer, bytes: usize) -> Result<()> {
+        let words = bytes as u64 / 4;
+        let mut args = Args::new();
+        args.push(codes.pointer()).push(words);
+        let shape = Shape { grid: [self.blocks(words, 256), 1, 1], threads: 256, shared: 0 };
+        self.launch("load", "load_nvfp4", shape, &mut args)
+    }
+}

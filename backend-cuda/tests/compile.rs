@@ -1,0 +1,60 @@
+//! Every kernel compiles for every architecture that it claims, within its registers and without spills. No GPU needed.
+
+use whipsnake_cuda::compile::Compiler;
+use whipsnake_cuda::{SOURCES, expand};
+
+const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
+
+/// Most registers of a thread: what lets the block of the kernel's launch bounds run at all is 65,536 a
+/// multiprocessor; tiles of 128 rows hold 128 sums a thread.
+const REGISTERS: [(&str, u32); 4] =
+    [("_tile_", 255), ("ssm_scan_", 168), ("matmul_vec_", 128), ("", 64)];
+
+/// Registers and spilled bytes of every kernel in a compiler's log.
+fn usage(log: &str) -> Vec<(String, u32, u32)> {
+    let number = |line: &str, before: &str| -> Option<u32> {
+        line.split(before).next()?.split_whitespace().last()?.parse().ok()
+    };
+    let (mut list, mut kernel, mut spilled) = (Vec::new(), String::new(), 0);
+    for line in log.lines() {
+        if let Some((_, rest)) = line.split_once("Compiling entry function '") {
+            kernel = rest.split('\'').next().unwrap_or_default().to_string();
+        } else if line.contains("bytes spill stores") {
+            spilled = number(line, " bytes spill stores").unwrap_or(u32::MAX);
+        } else if let Some((_, rest)) = line.split_once("Used ") {
+            list.push((kernel.clone(), number(rest, " registers").unwrap_or(u32::MAX), spilled));
+        }
+    }
+    list
+}
+
+fn budget(kernel: &str) -> u32 {
+    REGISTERS.iter().find(|(part, _)| kernel.contains(part)).map_or(0, |(_, registers)| *registers)
+}
+
+#[test]
+fn every_kernel_compiles_within_its_budget() {
+    let compiler = match Compiler::find() {
+        Ok(compiler) => compiler,
+        Err(error) if std::env::var_os("WHIPSNAKE_REQUIRE_NVRTC").is_some() => panic!("{error}"),
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let mut over = Vec::new();
+    for (name, source) in SOURCES {
+        for architecture in ARCHITECTURES {
+            let compiled = compiler.compile(name, &expand(source), architecture);
+            let log = compiled.unwrap_or_else(|error| panic!("{error}")).log;
+            let kernels = usage(&log);
+            assert!(!kernels.is_empty(), "{name} for {architecture}: no kernel in the log: {log}");
+            for (kernel, registers, spilled) in kernels {
+                if registers > budget(&kernel) || spilled > 0 {
+                    over.push(format!(
+                        "{kernel} for {architecture}: {registers} registers, want at most {}; {spilled} bytes spilled",
+                        budget(&kernel)
+                    ));
+                }
+            }
+        }
+    }
+    assert!(over.is_empty(), "{}", over.join("\n"));
+}

@@ -1,0 +1,223 @@
+// Mamba2's recurrence, one state a head (Dao and Gu 2024, section 7); P = head_dim, N = state, T = tokens.
+//
+//   dt = clamp(softplus(dt + dt_bias), limits)     a = exp(-exp(A_log) * dt)
+//   S <- a * S + dt * x B^T                        y = S C + D * x
+//
+// x, out [rows, heads * P], b, c [rows, groups * N], dt [rows, heads], all f32 or all bf16; params [3, heads] f32: A_log,
+// D, dt_bias; state [slots * heads * P, N] f32; table [segments]. Everything is computed in f32.
+//
+// One block of 4 warps scans ROWS rows of S of one head of one segment (blockIdx.x = head * tiles + tile, blockIdx.y =
+// segment). A row is dealt in turn, 16 bytes at a time, over L adjacent lanes, so that state moves in whole lines; a lane
+// holds E elements of R rows in registers from the first token to the last. B, C, dt and x of the next T tokens are on
+// their way while the present ones run. The sums over lanes are shared: each exchange halves the values that a lane
+// still adds up. Elements past N and rows past P are zero throughout. Limits: N <= E * L.
+#include "common.cuh"
+
+struct Scan {
+    Window x, b, c, dt, out, state;
+    const float* params;
+    const Segment* table;
+    u32 heads, head_dim, state_size, tiles;
+    float low, high;
+};
+
+template <class A>
+__device__ inline A at(const Window& w, u64 row, u32 col) {
+    return reinterpret_cast<const A*>(w.data)[row * w.stride + col];
+}
+
+// Elements 4 * piece .. of a row of N; zero past the end.
+__device__ inline float4 load_piece(const float* row, u32 piece, u32 n, bool whole) {
+    u32 i = 4 * piece;
+    if (whole) return i < n ? *reinterpret_cast<const float4*>(row + i) : make_float4(0, 0, 0, 0);
+    return make_float4(i < n ? row[i] : 0, i + 1 < n ? row[i + 1] : 0, i + 2 < n ? row[i + 2] : 0,
+                       i + 3 < n ? row[i + 3] : 0);
+}
+
+__device__ inline void store_piece(float* row, u32 piece, u32 n, bool whole, float4 v) {
+    u32 i = 4 * piece;
+    if (whole) {
+        if (i < n) *reinterpret_cast<float4*>(row + i) = v;
+        return;
+    }
+    if (i < n) row[i] = v.x;
+    if (i + 1 < n) row[i + 1] = v.y;
+    if (i + 2 < n) row[i + 2] = v.z;
+    if (i + 3 < n) row[i + 3] = v.w;
+}
+
+// Adds `v` up over L lanes. Afterwards this lane holds the sums of values first .. first + count - 1 in v[0 ..].
+template <int V, int L>
+__device__ inline void share_sums(float* v, u32 lane, u32& first, int& count) {
+    first = 0;
+    count = V;
+#pragma unroll
+    for (int lanes = L / 2; lanes > 0; lanes /= 2) {
+        if (count == 1) {
+            v[0] += __shfl_xor_sync(ALL, v[0], lanes);
+            continue;
+        }
+        count /= 2;
+        bool upper = lane & lanes;
+#pragma unroll
+        for (int i = 0; i < V / 2; i++) {
+            if (i >= count) break;
+            float sent = upper ? v[i] : v[i + count], kept = upper ? v[i + count] : v[i];
+            v[i] = kept + __shfl_xor_sync(ALL, sent, lanes);
+        }
+        if (upper) first += count;
+    }
+}
+
+template <class A, int E, int L, int R, int T>
+__device__ inline void scan(const Scan& p) {
+    constexpr int WIDTH = E * L, THREADS = 128, ROWS = 4 * (32 / L) * R, BATCH = T < 4 ? T : 4;
+    constexpr int PAIRS = T * 2 * WIDTH / THREADS, INPUTS = (T * ROWS + THREADS - 1) / THREADS;
+    extern __shared__ float4 memory[];
+    float* bc = reinterpret_cast<float*>(memory);  // [2][T][2][WIDTH]
+    float* xs = bc + 2 * T * 2 * WIDTH;            // [2][T][ROWS]
+    float* ys = xs + 2 * T * ROWS;                 // [2][T][ROWS]
+    float* steps = ys + 2 * T * ROWS;              // [2][T][2]: dt, a
+
+    Segment segment = p.table[blockIdx.y];
+    if (segment.len == 0) return;
+    u32 head = blockIdx.x / p.tiles, first_row = blockIdx.x % p.tiles * ROWS, n = p.state_size;
+    u32 groups = p.b.cols / n, group = head / (p.heads / groups);
+    u32 lane = threadIdx.x % L, line = threadIdx.x / L * R;
+    float a_log = -expf(p.params[head]), skip = p.params[p.heads + head], bias = p.params[2 * p.heads + head];
+    bool whole = n % 4 == 0 && p.state.stride % 4 == 0;
+    float* states = reinterpret_cast<float*>(p.state.data) +
+                    (u64(segment.slot) * p.heads + head) * p.head_dim * p.state.stride;
+
+    float4 s[R][E / 4];
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        u32 row = first_row + line + r;
+#pragma unroll
+        for (int e = 0; e < E / 4; e++) {
+            s[r][e] = make_float4(0, 0, 0, 0);
+            if (segment.position > 0 && row < p.head_dim) {
+                s[r][e] = load_piece(states + row * p.state.stride, lane + L * e, n, whole);
+            }
+        }
+    }
+
+    A pairs[PAIRS > 0 ? PAIRS : 1], inputs[INPUTS], step;
+    auto fetch = [&](u32 token) {
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            u32 place = i * THREADS + threadIdx.x, t = token + place / (2 * WIDTH), col = place % WIDTH;
+            const Window& w = place / WIDTH % 2 ? p.c : p.b;
+            pairs[i] = A(0);
+            if (t < segment.len && col < n) pairs[i] = at<A>(w, segment.first_row + t, group * n + col);
+        }
+#pragma unroll
+        for (int i = 0; i < INPUTS; i++) {
+            u32 place = i * THREADS + threadIdx.x, t = token + place / ROWS, row = first_row + place % ROWS;
+            inputs[i] = A(0);
+            if (place < T * ROWS && t < segment.len && row < p.head_dim) {
+                inputs[i] = at<A>(p.x, segment.first_row + t, head * p.head_dim + row);
+            }
+        }
+        u32 t = token + threadIdx.x;
+        step = threadIdx.x < T && t < segment.len ? at<A>(p.dt, segment.first_row + t, head) : A(0);
+    };
+    auto stash = [&](u32 token, u32 side) {
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) bc[side * T * 2 * WIDTH + i * THREADS + threadIdx.x] = widen(pairs[i]);
+#pragma unroll
+        for (int i = 0; i < INPUTS; i++) {
+            u32 place = i * THREADS + threadIdx.x;
+            if (place < T * ROWS) xs[side * T * ROWS + place] = widen(inputs[i]);
+        }
+        if (threadIdx.x < T) {
+            // A token past the end leaves the state as it is.
+            float dt = fminf(fmaxf(softplus(widen(step) + bias), p.low), p.high);
+            if (token + threadIdx.x >= segment.len) dt = 0.0f;
+            steps[(side * T + threadIdx.x) * 2] = dt;
+            steps[(side * T + threadIdx.x) * 2 + 1] = expf(a_log * dt);
+        }
+    };
+
+    fetch(0);
+    stash(0, 0);
+    __syncthreads();
+    for (u32 token = 0, side = 0; token < segment.len; token += T, side ^= 1) {
+        bool more = token + T < segment.len;
+        if (more) fetch(token + T);
+        for (u32 from = 0; from < T && token + from < segment.len; from += BATCH) {
+            float y[BATCH * R];
+#pragma unroll
+            for (int t = 0; t < BATCH; t++) {
+                u32 at_t = side * T + from + t;
+                const float4* b = reinterpret_cast<const float4*>(bc + at_t * 2 * WIDTH) + lane;
+                const float4* c = b + WIDTH / 4;
+                float dt = steps[at_t * 2], a = steps[at_t * 2 + 1], u[R];
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    u[r] = dt * xs[at_t * ROWS + line + r];
+                    y[t * R + r] = 0.0f;
+                }
+#pragma unroll
+                for (int e = 0; e < E / 4; e++) {
+                    float4 vb = b[L * e], vc = c[L * e];
+#pragma unroll
+                    for (int r = 0; r < R; r++) {
+                        float4& v = s[r][e];
+                        v.x = fmaf(a, v.x, u[r] * vb.x);
+                        v.y = fmaf(a, v.y, u[r] * vb.y);
+                        v.z = fmaf(a, v.z, u[r] * vb.z);
+                        v.w = fmaf(a, v.w, u[r] * vb.w);
+                        float sum = fmaf(v.x, vc.x, v.y * vc.y);
+                        y[t * R + r] += fmaf(v.z, vc.z, fmaf(v.w, vc.w, sum));
+                    }
+                }
+            }
+            u32 first;
+            int count;
+            share_sums<BATCH * R, L>(y, lane, first, count);
+#pragma unroll
+            for (int i = 0; i < BATCH * R; i++) {
+                if (i >= count) break;
+                u32 place = (side * T + from + (first + i) / R) * ROWS + line + (first + i) % R;
+                ys[place] = y[i] + skip * xs[place];
+            }
+        }
+        if (more) stash(token + T, side ^ 1);
+        __syncthreads();
+        for (u32 place = threadIdx.x; place < T * ROWS; place += THREADS) {
+            u32 t = token + place / ROWS, row = first_row + place % ROWS;
+            if (t >= segment.len || row >= p.head_dim) continue;
+            A* out = reinterpret_cast<A*>(p.out.data) + (segment.first_row + t) * p.out.stride;
+            narrow(out[head * p.head_dim + row], ys[side * T * ROWS + place]);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        u32 row = first_row + line + r;
+        if (row >= p.head_dim) break;
+#pragma unroll
+        for (int e = 0; e < E / 4; e++) {
+            store_piece(states + row * p.state.stride, lane + L * e, n, whole, s[r][e]);
+        }
+    }
+}
+
+// Names: dtype, lanes a row, elements a lane, rows a lane, tokens a chunk; the host's table is the twin of this list.
+#define FORM(NAME, A, L, E, R, T)                                                                                \
+    extern "C" __global__ void __launch_bounds__(128) ssm_scan_##NAME##_##L##_##E##_##R##_##T(Scan p) {          \
+        scan<A, E, L, R, T>(p);                                                                                  \
+    }
+#define FORMS(NAME, A)        \
+    FORM(NAME, A, 1, 16, 2, 4)  \
+    FORM(NAME, A, 2, 16, 2, 4)  \
+    FORM(NAME, A, 4, 16, 2, 8)  \
+    FORM(NAME, A, 8, 16, 2, 8)  \
+    FORM(NAME, A, 16, 16, 2, 8) \
+    FORM(NAME, A, 32, 16, 1, 4) \
+    FORM(NAME, A, 32, 32, 1, 4) \
+    FORM(NAME, A, 4, 16, 2, 1)  \
+    FORM(NAME, A, 8, 16, 2, 1)  \
+    FORM(NAME, A, 16, 16, 2, 1)
+FORMS(f32, float)
+FORMS(bf16, u16)
