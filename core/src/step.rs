@@ -124,13 +124,12 @@ fn check_aliases<B: Backend>(name: &str, operands: &[Operand<'_, B>]) -> Result<
             continue;
         }
         for (j, b) in operands.iter().enumerate() {
-            if let Operand::Tensor(other, tensor, _) = b {
-                if i != j && B::same(target.buffer(), tensor.buffer()) {
-                    return Err(Error::op(
-                        name,
-                        format!("{written} and {other} share a buffer, want two"),
-                    ));
-                }
+            if let Operand::Tensor(other, tensor, _) = b
+                && i != j
+                && B::same(target.buffer(), tensor.buffer())
+            {
+                let text = format!("{written} and {other} share a buffer, want two");
+                return Err(Error::op(name, text));
             }
         }
     }

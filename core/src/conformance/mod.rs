@@ -4,12 +4,18 @@
 //! end under test, and compares every output: prefilled with NaN, canaries around it, inputs from the same seeds.
 
 mod fill;
+mod laws;
+mod machine;
+mod ragged;
 mod rig;
 mod suite;
+mod watched;
 
-pub use fill::Fill;
-pub use rig::{Rig, Tolerance};
+pub use fill::{Fill, Stream};
+pub use ragged::Ragged;
+pub use rig::Rig;
 pub use suite::{Outcome, Report, Suite, run_suite};
+pub use watched::Tolerance;
 
 use crate::backend::Backend;
 use crate::error::Result;

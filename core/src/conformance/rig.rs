@@ -1,9 +1,11 @@
 //! Where a case builds its operands: inputs from seeds, outputs prefilled with NaN and ringed with canaries.
 
 use super::fill::{Fill, Stream};
+use super::ragged::Ragged;
+use super::watched::{Tolerance, Watched};
 use crate::backend::{Backend, Memory};
-use crate::batch::{Batch, BatchLimits, BatchShape, Segment, Segments};
-use crate::cpu::{narrow, widen};
+use crate::batch::{Segment, Segments};
+use crate::cpu::narrow;
 use crate::error::Result;
 use crate::quant::{to_fp8, to_nvfp4};
 use crate::step::Step;
@@ -13,42 +15,17 @@ use half::{bf16, f16};
 use std::cell::RefCell;
 use std::future::Future;
 
-/// How far an output may lie from the reference: `|a - b| <= absolute + relative * |b|`.
-///
-/// Narrow outputs are also allowed one rounding step of their dtype.
-#[derive(Clone, Copy, Debug)]
-pub struct Tolerance {
-    /// Absolute part.
-    pub absolute: f32,
-    /// Part that grows with the reference's value.
-    pub relative: f32,
-}
-
-impl Tolerance {
-    /// Bit for bit: copies, ids, tables.
-    pub const EXACT: Self = Self { absolute: 0.0, relative: 0.0 };
-    /// f32 arithmetic in another order: a few hundred units in the last place.
-    pub const F32: Self = Self { absolute: 2e-5, relative: 2e-5 };
-}
-
-/// An output or state to compare once the case has run.
-pub(super) struct Watched<B: Backend> {
-    pub name: String,
-    /// The whole allocation, ring included. `[rows + 2, stride]`
-    pub whole: Tensor<B>,
-    /// Columns before the window.
-    pub before: usize,
-    /// The window. `[rows, cols]`
-    pub window: Tensor<B>,
-    pub tolerance: Tolerance,
-}
-
 /// Columns in the ring on each side of a window: windows stay at multiples of 256 bytes for every dtype.
 const RING: usize = 256;
 
 /// Fills rings; a value no op computes.
 const CANARY: f32 = -12288.0;
 const CANARY_U32: u32 = 0xdead_beef;
+
+/// Whole rows of `cols` columns that put what follows them at a multiple of [`RING`] elements.
+fn ring_rows(cols: usize) -> usize {
+    RING >> cols.trailing_zeros().min(RING.trailing_zeros())
+}
 
 /// Builds operands for one case on one back end.
 pub struct Rig<'a, B: Backend> {
@@ -95,7 +72,21 @@ impl<'a, B: Backend> Rig<'a, B> {
         fill: Fill,
     ) -> Result<Tensor<B>> {
         let values = self.stream(name).values(fill, rows * cols);
-        self.windowed(name, rows, cols, self.activations, &values).map(|(_, window)| window)
+        self.input_of(name, [rows, cols], self.activations, &values)
+    }
+
+    /// An input of given values inside a wider buffer. `shape`
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn input_of(
+        &self,
+        name: &str,
+        shape: [usize; 2],
+        dtype: DType,
+        values: &[f32],
+    ) -> Result<Tensor<B>> {
+        self.windowed(name, shape[0], shape[1], dtype, values).map(|(_, window)| window)
     }
 
     /// An f32 parameter, dense. `[rows, cols]`
@@ -165,28 +156,25 @@ impl<'a, B: Backend> Rig<'a, B> {
         Ok(window)
     }
 
-    /// Dense state that the op updates: seeded, with a canary row before and after, compared. `[rows, cols]`
+    /// Dense state that the op updates: given values, canary rows before and after, compared. `shape`
     ///
     /// # Errors
     /// The back end's.
-    pub fn state(
+    pub fn state_of(
         &self,
         name: &str,
-        rows: usize,
-        cols: usize,
+        shape: [usize; 2],
         dtype: DType,
-        fill: Fill,
+        values: &[f32],
         tolerance: Tolerance,
     ) -> Result<Tensor<B>> {
-        let ring = RING.div_ceil(cols) * RING.min(cols.next_power_of_two());
-        // Whole rows before the state, as many as put it at a multiple of 256 elements.
-        let ring_rows = if RING.is_multiple_of(cols) { RING / cols } else { RING.max(ring) };
-        let whole = self.backend.tensor(rows + 2 * ring_rows, cols, dtype, Memory::State, name)?;
-        let mut values = vec![CANARY; ring_rows * cols];
-        values.extend(self.stream(name).values(fill, rows * cols));
-        values.extend(vec![CANARY; ring_rows * cols]);
-        self.backend.write(&whole, &narrow(&values, dtype))?;
-        let window = whole.row_range(ring_rows, rows);
+        let [rows, cols] = shape;
+        let ring = ring_rows(cols);
+        let whole = self.backend.tensor(rows + 2 * ring, cols, dtype, Memory::State, name)?;
+        let mut all = vec![CANARY; (rows + 2 * ring) * cols];
+        all[ring * cols..][..rows * cols].copy_from_slice(values);
+        self.backend.write(&whole, &narrow(&all, dtype))?;
+        let window = whole.row_range(ring, rows);
         self.watch(name, whole, window.clone(), 0, tolerance);
         Ok(window)
     }
@@ -196,14 +184,13 @@ impl<'a, B: Backend> Rig<'a, B> {
     /// # Errors
     /// The back end's.
     pub fn output_u32(&self, name: &str, rows: usize, cols: usize) -> Result<Tensor<B>> {
-        let ring_rows = RING;
+        let ring = ring_rows(cols);
         let whole =
-            self.backend.tensor(rows + 2 * ring_rows, cols, DType::U32, Memory::Scratch, name)?;
-        let mut values = vec![CANARY_U32; ring_rows * cols];
-        values.extend(vec![u32::MAX; rows * cols]);
-        values.extend(vec![CANARY_U32; ring_rows * cols]);
-        self.backend.write(&whole, bytemuck::cast_slice(&values))?;
-        let window = whole.row_range(ring_rows, rows);
+            self.backend.tensor(rows + 2 * ring, cols, DType::U32, Memory::Scratch, name)?;
+        let mut all = vec![CANARY_U32; (rows + 2 * ring) * cols];
+        all[ring * cols..][..rows * cols].fill(u32::MAX);
+        self.backend.write(&whole, bytemuck::cast_slice(&all))?;
+        let window = whole.row_range(ring, rows);
         self.watch(name, whole, window.clone(), 0, Tolerance::EXACT);
         Ok(window)
     }
@@ -236,44 +223,18 @@ impl<'a, B: Backend> Rig<'a, B> {
         block_on(self.backend.load(&stored))
     }
 
-    /// The tables of a batch: `(len, slot, position)` a segment, then `padding` rows of no segment, and
-    /// `padding` empty entries in the segment table.
+    /// The tables of a batch.
     ///
     /// # Errors
     /// The batch is not valid, or the back end's.
-    pub fn segments(
-        &self,
-        slots: usize,
-        context: usize,
-        list: &[(u32, u32, u32)],
-        padding: usize,
-    ) -> Result<Segments<B>> {
-        let mut segments = Vec::new();
-        let mut first_row = 0;
-        for &(len, slot, position) in list {
-            segments.push(Segment { first_row, len, slot, position });
-            first_row += len;
-        }
-        let rows = crate::batch::to_usize(first_row);
-        let limits = BatchLimits { slots, context, vocabulary: 1, rows: rows.max(1) };
-        let batch = Batch::new(&limits, vec![0; rows], segments.clone())?;
-        segments.extend(vec![Segment { first_row: 0, len: 0, slot: 0, position: 0 }; padding]);
-        let places = batch.places(rows + padding);
-        let shape =
-            BatchShape { rows: rows + padding, segments: segments.len(), ..BatchShape::of(&batch) };
+    pub fn segments(&self, ragged: &Ragged) -> Result<Segments<B>> {
+        let (batch, shape) = ragged.batch()?;
+        let mut table = batch.segments().to_vec();
+        table.resize(shape.segments, Segment { first_row: 0, len: 0, slot: 0, position: 0 });
+        let places = batch.places(shape.rows);
         Ok(Segments {
-            table: self.table(
-                "segments.table",
-                segments.len(),
-                4,
-                bytemuck::cast_slice(&segments),
-            )?,
-            places: self.table(
-                "segments.places",
-                places.len(),
-                4,
-                bytemuck::cast_slice(&places),
-            )?,
+            table: self.table("table", table.len(), 4, bytemuck::cast_slice(&table))?,
+            places: self.table("places", places.len(), 4, bytemuck::cast_slice(&places))?,
             shape,
         })
     }
@@ -349,68 +310,4 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
         }
         std::hint::spin_loop();
     }
-}
-
-impl<B: Backend> Watched<B> {
-    /// The first thing wrong with the output against the reference's, if any. Takes the bytes of both wholes.
-    pub(super) fn fault(&self, bytes: &[u8], reference: &[u8]) -> Option<String> {
-        let (dtype, stride) = (self.whole.dtype(), self.whole.cols());
-        let first_row = self.window.offset() / stride;
-        let inside = |i: usize| {
-            let (row, col) = (i / stride, i % stride);
-            let in_rows = row >= first_row && row < first_row + self.window.rows();
-            in_rows && col >= self.before && col < self.before + self.window.cols()
-        };
-        let place = |i: usize| {
-            format!(
-                "{}[{}, {}]",
-                self.name,
-                (i / stride) as i64 - first_row as i64,
-                i % stride - self.before.min(i % stride)
-            )
-        };
-        if dtype == DType::U32 {
-            let (got, want) = (words(bytes), words(reference));
-            return (0..got.len()).find(|&i| got[i] != want[i]).map(|i| {
-                let what = if inside(i) { "is" } else { "lies outside the output and is" };
-                format!("{} {what} {}, want {}", place(i), got[i], want[i])
-            });
-        }
-        let (got, want) = (widen(bytes, dtype), widen(reference, dtype));
-        (0..got.len()).find_map(|i| {
-            if !inside(i) {
-                return (got[i] != want[i]).then(|| {
-                    format!(
-                        "{} lies outside the output and was overwritten with {}",
-                        place(i),
-                        got[i]
-                    )
-                });
-            }
-            (!self.close(got[i], want[i], dtype))
-                .then(|| format!("{} is {}, want {}", place(i), got[i], want[i]))
-        })
-    }
-
-    fn close(&self, got: f32, want: f32, dtype: DType) -> bool {
-        if want.is_nan() || got.is_nan() {
-            // What the reference leaves unwritten stays as it was.
-            return want.is_nan() && got.is_nan();
-        }
-        if got == want {
-            return true;
-        }
-        let step = match dtype {
-            DType::BF16 => 2f32.powi(-7),
-            DType::F16 => 2f32.powi(-10),
-            DType::F8E4M3 => 2f32.powi(-3),
-            DType::F32 | DType::U32 => 0.0,
-        };
-        (got - want).abs()
-            <= self.tolerance.absolute + (self.tolerance.relative + step) * want.abs()
-    }
-}
-
-fn words(bytes: &[u8]) -> Vec<u32> {
-    bytemuck::pod_collect_to_vec(bytes)
 }

@@ -1,7 +1,7 @@
 //! Runs every op's cases and the laws on a back end, and reports a table.
 
-use super::Case;
 use super::rig::Rig;
+use super::{Case, laws};
 use crate::backend::Backend;
 use crate::cpu::Cpu;
 use crate::error::Result;
@@ -38,6 +38,7 @@ impl Report {
 pub async fn run_suite<B: Backend>(backend: &B, filter: &str) -> Report {
     let mut suite = Suite { backend, filter, report: Report::default() };
     ops::run_cases(&mut suite).await;
+    suite.laws().await;
     suite.report
 }
 
@@ -54,12 +55,8 @@ impl<B: Backend> Suite<'_, B> {
         if !op.contains(self.filter) {
             return;
         }
-        let mut dtypes = vec![DType::F32];
-        if self.backend.policy().activations != DType::F32 {
-            dtypes.push(self.backend.policy().activations);
-        }
         for case in &cases {
-            for &dtype in &dtypes {
+            for dtype in self.dtypes() {
                 let name = format!("{} {dtype}", case.name());
                 let fault = match compare(self.backend, case, &format!("{op} {name}"), dtype).await
                 {
@@ -69,6 +66,27 @@ impl<B: Backend> Suite<'_, B> {
                 self.report.outcomes.push(Outcome { op, case: name, fault });
             }
         }
+    }
+
+    /// Runs the laws, as cases of an op named `law`.
+    async fn laws(&mut self) {
+        if !"law".contains(self.filter) {
+            return;
+        }
+        for law in laws::laws() {
+            for dtype in self.dtypes() {
+                let fault = law.fault(self.backend, dtype).await;
+                let fault = fault.unwrap_or_else(|error| Some(error.to_string()));
+                let case = format!("{} {dtype}", law.name());
+                self.report.outcomes.push(Outcome { op: "law", case, fault });
+            }
+        }
+    }
+
+    /// f32 and what the back end prefers for activations.
+    fn dtypes(&self) -> Vec<DType> {
+        let preferred = self.backend.policy().activations;
+        if preferred == DType::F32 { vec![DType::F32] } else { vec![DType::F32, preferred] }
     }
 }
 
@@ -84,7 +102,7 @@ async fn compare<B: Backend, C: Case>(
     case.run(&want)?;
     let got = Rig::new(backend, seed, dtype);
     case.run(&got)?;
-    for (got, want) in got.watched.borrow().iter().zip(want.watched.borrow().iter()) {
+    for (got, want) in got.watched.take().iter().zip(&want.watched.take()) {
         let bytes = backend.read(&got.whole).await?;
         let reference = reference.read(&want.whole).await?;
         if let Some(fault) = got.fault(&bytes, &reference) {

@@ -2,6 +2,7 @@
 
 use super::check;
 use crate::backend::Backend;
+use crate::conformance::{Case, Fill, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
@@ -104,5 +105,48 @@ impl Activate<Cpu> {
             }
         };
         self.out.fill(&out);
+    }
+}
+
+/// A function, a shape and numbers.
+pub(super) struct ActivateCase {
+    function: Activation,
+    gated: bool,
+    shape: [usize; 2],
+    fill: Fill,
+}
+
+/// Every function alone and gated, tile edges, and arguments whose exponentials overflow.
+pub(super) fn cases() -> Vec<ActivateCase> {
+    use Activation::{Gelu, Identity, Relu2, Sigmoid, Silu};
+    let shapes = [[1, 1], [1, 63], [3, 64], [2, 65], [5, 129], [2, 2049], [64, 1856]];
+    let mut cases = Vec::new();
+    for function in [Identity, Silu, Relu2, Gelu, Sigmoid] {
+        for gated in [false, true] {
+            let case = |shape, fill| ActivateCase { function, gated, shape, fill };
+            cases.extend(shapes.map(|shape| case(shape, Fill::Normal(1.5))));
+            cases.push(case([2, 300], Fill::Uniform(-120.0, 120.0)));
+            cases.push(case([1, 32], Fill::Constant(-100.0)));
+            cases.push(case([1, 32], Fill::Constant(0.0)));
+        }
+    }
+    cases
+}
+
+impl Case for ActivateCase {
+    fn name(&self) -> String {
+        let gated = if self.gated { "gated " } else { "" };
+        format!("{gated}{:?} {:?} {:?}", self.function, self.shape, self.fill)
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let [rows, cols] = self.shape;
+        let gate = self.gated.then(|| rig.activation("gate", rows, cols, self.fill)).transpose()?;
+        rig.step().run(&Activate {
+            function: self.function,
+            x: rig.activation("x", rows, cols, self.fill)?,
+            gate,
+            out: rig.output("out", rows, cols, rig.activations(), Tolerance::F32)?,
+        })
     }
 }

@@ -7,6 +7,7 @@ use super::check;
 use super::matmul::dot;
 use crate::backend::Backend;
 use crate::batch::Segments;
+use crate::conformance::{Case, Fill, Ragged, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
@@ -151,4 +152,68 @@ pub(super) fn softmax(scores: &[f32]) -> Vec<f32> {
     let exps: Vec<f32> = scores.iter().map(|s| (s - max).exp()).collect();
     let sum: f32 = exps.iter().sum();
     exps.iter().map(|e| e / sum).collect()
+}
+
+/// A batch, the sizes of a layer, the cache's dtype and how sharp the scores are.
+pub(super) struct AttentionCase {
+    ragged: Ragged,
+    /// Query heads, key/value heads, width of a head.
+    sizes: [usize; 3],
+    stored: DType,
+    query: f32,
+}
+
+/// History of 700 tokens beside a fresh prompt and a single step.
+const DEEP: Ragged =
+    Ragged { slots: 4, context: 704, list: &[(2, 1, 697), (40, 0, 0), (1, 3, 300)], padding: 2 };
+
+/// Ratios 1, 4 and 16, widths of families, every batch, deep history, sharp scores.
+pub(super) fn cases() -> Vec<AttentionCase> {
+    let mut cases = Vec::new();
+    for stored in [DType::F32, DType::BF16] {
+        let case = |ragged, sizes, query| AttentionCase { ragged, sizes, stored, query };
+        for ragged in [Ragged::FIRST, Ragged::DECODE, Ragged::MIXED] {
+            let sizes =
+                [[2, 2, 24], [4, 1, 64], [16, 1, 80], [8, 2, 96], [16, 4, 128], [3, 3, 256]];
+            cases.extend(sizes.map(|sizes| case(ragged, sizes, 1.0)));
+        }
+        cases.push(case(Ragged::LONG, [4, 1, 24], 1.0));
+        cases.push(case(DEEP, [4, 1, 64], 1.0));
+        cases.push(case(DEEP, [16, 1, 128], 1.0));
+        cases.push(case(Ragged::MIXED, [4, 2, 64], 40.0));
+        cases.push(case(Ragged::MIXED, [4, 2, 64], 0.0));
+    }
+    cases
+}
+
+impl Case for AttentionCase {
+    fn name(&self) -> String {
+        let ([heads, kv_heads, width], stored) = (self.sizes, self.stored);
+        let batch = self.ragged.name();
+        format!(
+            "{heads} over {kv_heads} heads of {width} in {stored}, queries {}, {batch}",
+            self.query
+        )
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let ([heads, kv_heads, head_dim], ragged) = (self.sizes, &self.ragged);
+        let rows = ragged.rows();
+        let cache = |name| {
+            let values = ragged.appended_cache(&mut rig.stream(name), kv_heads * head_dim);
+            let shape = [ragged.slots * ragged.context, kv_heads * head_dim];
+            rig.state_of(name, shape, self.stored, &values, Tolerance::EXACT)
+        };
+        // A score of size `query` carries an error of that size into the exponent of its weight.
+        let tolerance = Tolerance::F32.scaled(self.query.max(1.0));
+        let dtype = rig.activations();
+        rig.step().run(&Attention {
+            q: rig.activation("q", rows, heads * head_dim, Fill::Normal(self.query))?,
+            cache: KvCache { k: cache("cache.k")?, v: cache("cache.v")?, context: ragged.context },
+            head_dim,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            segments: rig.segments(ragged)?,
+            out: rig.output("out", rows, heads * head_dim, dtype, tolerance)?,
+        })
+    }
 }

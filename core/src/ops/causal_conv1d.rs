@@ -7,10 +7,11 @@ use super::activate::Activation;
 use super::check;
 use crate::backend::Backend;
 use crate::batch::Segments;
+use crate::conformance::{Case, Fill, Ragged, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor};
 
 /// Mamba2's short convolution, bias and activation included.
 pub struct CausalConv1d<B: Backend> {
@@ -99,5 +100,63 @@ impl CausalConv1d<Cpu> {
         }
         self.state.fill(&state);
         self.out.fill(&out);
+    }
+}
+
+/// A batch and a convolution.
+pub(super) struct CausalConv1dCase {
+    ragged: Ragged,
+    channels: usize,
+    width: usize,
+    bias: bool,
+    activation: Activation,
+}
+
+/// Every width in every batch, tile edges of channels, a real model's, with and without bias and activation.
+pub(super) fn cases() -> Vec<CausalConv1dCase> {
+    let case = |ragged, channels, width| CausalConv1dCase {
+        ragged,
+        channels,
+        width,
+        bias: true,
+        activation: Activation::Silu,
+    };
+    let mut cases = Vec::new();
+    for ragged in Ragged::ALL {
+        cases.extend((2..=8).map(|width| case(ragged, 40, width)));
+    }
+    cases.extend([1, 31, 63, 64, 65, 128, 129, 256].map(|c| case(Ragged::MIXED, c, 4)));
+    cases.extend([6144, 1792].map(|channels| case(Ragged::DECODE, channels, 4)));
+    let identity = Activation::Identity;
+    cases.push(CausalConv1dCase { bias: false, ..case(Ragged::MIXED, 96, 4) });
+    cases.push(CausalConv1dCase { activation: identity, ..case(Ragged::MIXED, 96, 4) });
+    cases.push(CausalConv1dCase { activation: identity, bias: false, ..case(Ragged::LONG, 24, 3) });
+    cases
+}
+
+impl Case for CausalConv1dCase {
+    fn name(&self) -> String {
+        let Self { ragged, channels, width, bias, activation } = self;
+        let bias = if *bias { "bias" } else { "no bias" };
+        format!("{channels} channels width {width} {bias} {activation:?}, {}", ragged.name())
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let (rows, channels, width) = (self.ragged.rows(), self.channels, self.width);
+        let bias =
+            self.bias.then(|| rig.param("bias", 1, channels, Fill::Normal(0.5))).transpose()?;
+        let mut stream = rig.stream("state");
+        let state = self.ragged.recurrent(&mut stream, Fill::Normal(1.0), channels * (width - 1));
+        let shape = [self.ragged.slots * channels, width - 1];
+        rig.step().run(&CausalConv1d {
+            x: rig.activation("x", rows, channels, Fill::Normal(1.0))?,
+            weight: rig.param("weight", channels, width, Fill::Normal(0.5))?,
+            bias,
+            activation: self.activation,
+            // Raw inputs, moved and never computed.
+            state: rig.state_of("state", shape, DType::F32, &state, Tolerance::EXACT)?,
+            segments: rig.segments(&self.ragged)?,
+            out: rig.output("out", rows, channels, rig.activations(), Tolerance::F32)?,
+        })
     }
 }

@@ -2,10 +2,11 @@
 
 use super::check;
 use crate::backend::Backend;
+use crate::conformance::{Case, Fill, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor};
 
 /// `state[to] = state[from]`, where slot `s` is the rows `s * rows_per_slot..`.
 pub struct CopySlot<B: Backend> {
@@ -60,5 +61,60 @@ impl CopySlot<Cpu> {
         let slot = |s: usize| self.state.row_range(s * self.rows_per_slot, self.rows);
         let rows = slot(self.from).dense();
         slot(self.to).fill(&rows);
+    }
+}
+
+/// A state and a copy within it.
+pub(super) struct CopySlotCase {
+    slots: usize,
+    rows_per_slot: usize,
+    cols: usize,
+    rows: usize,
+    from: usize,
+    to: usize,
+    dtype: DType,
+}
+
+/// Whole slots and their first rows, both directions, none, narrow columns, both state dtypes.
+pub(super) fn cases() -> Vec<CopySlotCase> {
+    let mut cases = Vec::new();
+    for dtype in [DType::F32, DType::BF16] {
+        let shapes = [
+            (2, 1, 1, 1, 0, 1),
+            (3, 64, 3, 64, 2, 0),
+            (4, 40, 128, 40, 1, 3),
+            (3, 100, 48, 7, 0, 2),
+            (2, 16, 64, 0, 0, 1),
+            (3, 1024, 100, 1024, 1, 0),
+        ];
+        cases.extend(shapes.map(|(slots, rows_per_slot, cols, rows, from, to)| CopySlotCase {
+            slots,
+            rows_per_slot,
+            cols,
+            rows,
+            from,
+            to,
+            dtype,
+        }));
+    }
+    cases
+}
+
+impl Case for CopySlotCase {
+    fn name(&self) -> String {
+        let Self { slots, rows_per_slot, cols, rows, from, to, dtype } = self;
+        format!("{rows} of {slots} x {rows_per_slot} rows of {cols} {dtype}, {from} to {to}")
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let shape = [self.slots * self.rows_per_slot, self.cols];
+        let values = rig.stream("state").values(Fill::Normal(1.0), shape[0] * shape[1]);
+        rig.step().run(&CopySlot {
+            state: rig.state_of("state", shape, self.dtype, &values, Tolerance::EXACT)?,
+            rows_per_slot: self.rows_per_slot,
+            rows: self.rows,
+            from: self.from,
+            to: self.to,
+        })
     }
 }

@@ -2,11 +2,12 @@
 
 use super::check;
 use crate::backend::Backend;
+use crate::conformance::{Case, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
-use crate::tensor::Tensor;
-use crate::weight::Weight;
+use crate::tensor::{DType, Tensor};
+use crate::weight::{Format, Weight};
 
 /// Looks token embeddings up. Padding rows hold token 0.
 pub struct Embed<'a, B: Backend> {
@@ -58,5 +59,51 @@ impl Embed<'_, Cpu> {
             out.extend(row.iter().map(|v| self.scale * v));
         }
         self.out.fill(&out);
+    }
+}
+
+/// A table and tokens.
+pub(super) struct EmbedCase {
+    format: Format,
+    table: [usize; 2],
+    tokens: &'static [u32],
+    scale: f32,
+}
+
+/// Every format; first, last and repeated tokens; widths that are multiples of 16 alone.
+pub(super) fn cases() -> Vec<EmbedCase> {
+    let mut cases = Vec::new();
+    for format in Format::ALL {
+        let case = |table, tokens, scale| EmbedCase { format, table, tokens, scale };
+        cases.push(case([1, 16], &[0], 1.0));
+        cases.push(case([7, 48], &[6, 0, 6, 6, 3], 1.0));
+        cases.push(case([5, 2688], &[4, 1], 12.0));
+        cases.push(case(
+            [300, 80],
+            &[299, 255, 256, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13],
+            1.0,
+        ));
+        if format != Format::Nvfp4 {
+            cases.push(case([3, 1], &[2, 1], 1.0));
+            cases.push(case([9, 65], &[8, 7], -0.5));
+        }
+    }
+    cases
+}
+
+impl Case for EmbedCase {
+    fn name(&self) -> String {
+        let Self { format, table, tokens, scale } = self;
+        format!("{} tokens of {table:?} {format} scale {scale}", tokens.len())
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let ([vocabulary, hidden], rows) = (self.table, self.tokens.len());
+        rig.step().run(&Embed {
+            tokens: rig.table("tokens", rows, 1, self.tokens)?,
+            table: &rig.weight("table", 1, vocabulary, hidden, self.format)?,
+            scale: self.scale,
+            out: rig.output("out", rows, hidden, DType::F32, Tolerance::F32)?,
+        })
     }
 }

@@ -4,6 +4,7 @@ use super::activate::silu;
 use super::check;
 use super::rms_norm::normalise;
 use crate::backend::Backend;
+use crate::conformance::{Case, Fill, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
@@ -83,5 +84,55 @@ impl GatedRmsNorm<Cpu> {
             }
         }
         self.out.fill(&out);
+    }
+}
+
+/// A shape, groups, an order and the size of the numbers.
+pub(super) struct GatedRmsNormCase {
+    shape: [usize; 2],
+    groups: usize,
+    order: GateOrder,
+    fill: Fill,
+}
+
+/// Both orders; tile edges, groups of real models, values whose squares overflow f16, zeros.
+pub(super) fn cases() -> Vec<GatedRmsNormCase> {
+    let shapes = [
+        ([1, 1], 1),
+        ([2, 63], 1),
+        ([3, 64], 1),
+        ([2, 65], 5),
+        ([4, 96], 6),
+        ([33, 128], 4),
+        ([2, 4096], 8),
+        ([3, 1536], 1),
+    ];
+    let mut cases = Vec::new();
+    for order in [GateOrder::GateThenNorm, GateOrder::NormThenGate] {
+        let case = |shape, groups, fill| GatedRmsNormCase { shape, groups, order, fill };
+        cases.extend(shapes.map(|(shape, groups)| case(shape, groups, Fill::Normal(1.0))));
+        // Past 100 silu is the identity or zero, and its exponential is past the range of f32.
+        cases.push(case([2, 256], 2, Fill::Uniform(-300.0, 300.0)));
+        cases.push(case([2, 256], 2, Fill::Constant(0.0)));
+    }
+    cases
+}
+
+impl Case for GatedRmsNormCase {
+    fn name(&self) -> String {
+        format!("{:?} {:?} groups {} {:?}", self.order, self.shape, self.groups, self.fill)
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let [rows, cols] = self.shape;
+        rig.step().run(&GatedRmsNorm {
+            y: rig.activation("y", rows, cols, self.fill)?,
+            z: rig.activation("z", rows, cols, self.fill)?,
+            weight: rig.param("weight", 1, cols, Fill::NearOne(0.2))?,
+            groups: self.groups,
+            eps: 1e-5,
+            order: self.order,
+            out: rig.output("out", rows, cols, rig.activations(), Tolerance::F32)?,
+        })
     }
 }

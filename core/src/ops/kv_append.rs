@@ -4,10 +4,11 @@ use super::attention::KvCache;
 use super::check;
 use crate::backend::Backend;
 use crate::batch::Segments;
+use crate::conformance::{Case, Fill, Ragged, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor};
 
 /// Appends keys and values, rounded to the cache's dtype. Padding rows write nowhere.
 pub struct KvAppend<B: Backend> {
@@ -57,5 +58,45 @@ impl KvAppend<Cpu> {
                 cache.row_range(start, segment.len).fill(&rows);
             }
         }
+    }
+}
+
+/// A batch, the width of a token's keys and the cache's dtype.
+pub(super) struct KvAppendCase {
+    ragged: Ragged,
+    cols: usize,
+    stored: DType,
+}
+
+/// Every batch, tile edges of columns, f32 and narrow caches.
+pub(super) fn cases() -> Vec<KvAppendCase> {
+    let mut cases = Vec::new();
+    for stored in [DType::F32, DType::BF16] {
+        for ragged in Ragged::ALL {
+            cases.extend([24, 64, 129].map(|cols| KvAppendCase { ragged, cols, stored }));
+        }
+        cases.push(KvAppendCase { ragged: Ragged::DECODE, cols: 1024, stored });
+    }
+    cases
+}
+
+impl Case for KvAppendCase {
+    fn name(&self) -> String {
+        format!("{} columns in {}, {}", self.cols, self.stored, self.ragged.name())
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let (rows, cols, ragged) = (self.ragged.rows(), self.cols, &self.ragged);
+        let cache = |name| {
+            let values = ragged.cache(&mut rig.stream(name), cols);
+            let shape = [ragged.slots * ragged.context, cols];
+            rig.state_of(name, shape, self.stored, &values, Tolerance::EXACT)
+        };
+        rig.step().run(&KvAppend {
+            k: rig.activation("k", rows, cols, Fill::Normal(1.0))?,
+            v: rig.activation("v", rows, cols, Fill::Normal(1.0))?,
+            cache: KvCache { k: cache("cache.k")?, v: cache("cache.v")?, context: ragged.context },
+            segments: rig.segments(ragged)?,
+        })
     }
 }

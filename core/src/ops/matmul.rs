@@ -2,11 +2,12 @@
 
 use super::check;
 use crate::backend::Backend;
+use crate::conformance::{Case, Fill, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
-use crate::tensor::Tensor;
-use crate::weight::Weight;
+use crate::tensor::{DType, Tensor};
+use crate::weight::{Format, Weight};
 
 /// What happens to the target of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -108,4 +109,103 @@ impl Matmul<'_, Cpu> {
 /// Inner product with an f64 accumulator: the order of a back end's own sum then costs it, not the reference.
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
+}
+
+/// A shape, a weight format and what happens to the target.
+pub(super) struct MatmulCase {
+    /// Rows, outputs, inputs.
+    shape: [usize; 3],
+    format: Format,
+    bias: bool,
+    store: Store,
+    fill: Fill,
+}
+
+/// Every format at tile edges in all three directions and at widths of real models; bias; accumulation; large values.
+pub(super) fn cases() -> Vec<MatmulCase> {
+    // Inputs are multiples of 16, as NVFP4 wants, but mostly of nothing larger.
+    let shapes = [
+        [1, 1, 16],
+        [1, 15, 32],
+        [2, 16, 48],
+        [3, 17, 64],
+        [4, 31, 80],
+        [7, 63, 128],
+        [8, 64, 144],
+        [9, 65, 240],
+        [15, 127, 256],
+        [16, 128, 272],
+        [17, 129, 112],
+        [31, 33, 16],
+        [33, 48, 96],
+        [64, 130, 208],
+        [65, 64, 64],
+        [129, 40, 48],
+        [300, 24, 32],
+        [1, 96, 2688],
+        [9, 40, 1856],
+        [1, 513, 256],
+    ];
+    let odd = [[1, 5, 1], [2, 3, 7], [3, 17, 33], [6, 65, 127], [40, 64, 129], [1, 40, 1001]];
+    let mut cases = Vec::new();
+    for format in Format::ALL {
+        let case = |shape| MatmulCase {
+            shape,
+            format,
+            bias: false,
+            store: Store::Replace,
+            fill: Fill::Normal(1.0),
+        };
+        cases.extend(shapes.map(case));
+        if format != Format::Nvfp4 {
+            cases.extend(odd.map(case));
+        }
+        for shape in [[1, 65, 48], [5, 33, 80], [70, 72, 96]] {
+            let accumulate = Store::Accumulate { scale: 0.22 };
+            cases.push(MatmulCase { bias: true, ..case(shape) });
+            cases.push(MatmulCase { store: Store::Accumulate { scale: 1.0 }, ..case(shape) });
+            cases.push(MatmulCase { bias: true, store: accumulate, ..case(shape) });
+            cases.push(MatmulCase { fill: Fill::Normal(1e3), ..case(shape) });
+        }
+    }
+    cases
+}
+
+impl Case for MatmulCase {
+    fn name(&self) -> String {
+        let Self { shape, format, bias, store, fill } = self;
+        let bias = if *bias { " bias" } else { "" };
+        format!("{shape:?} {format}{bias} {store:?} {fill:?}")
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let [rows, outputs, inputs] = self.shape;
+        let size = if let Fill::Normal(size) = self.fill { size } else { 1.0 };
+        let bias =
+            self.bias.then(|| rig.param("bias", 1, outputs, Fill::Normal(1.0))).transpose()?;
+        let tolerance = Tolerance::F32.scaled(size);
+        rig.step().run(&Matmul {
+            x: rig.activation("x", rows, inputs, self.fill)?,
+            weight: &rig.weight("weight", 1, outputs, inputs, self.format)?,
+            bias,
+            store: self.store,
+            out: target(rig, self.store, [rows, outputs], tolerance)?,
+        })
+    }
+}
+
+/// The target of a product: an activation that is replaced, or an f32 residual stream that grows.
+pub(super) fn target<B: Backend>(
+    rig: &Rig<'_, B>,
+    store: Store,
+    [rows, cols]: [usize; 2],
+    tolerance: Tolerance,
+) -> Result<Tensor<B>> {
+    match store {
+        Store::Replace => rig.output("out", rows, cols, rig.activations(), tolerance),
+        Store::Accumulate { .. } => {
+            let before = rig.stream("out").values(Fill::Normal(1.0), rows * cols);
+            rig.watched_of("out", rows, cols, DType::F32, &before, tolerance)
+        }
+    }
 }

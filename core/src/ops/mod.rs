@@ -52,5 +52,25 @@ use crate::conformance::Suite;
 
 /// Hands every op's conformance cases to a suite.
 pub(crate) async fn run_cases<B: Backend>(suite: &mut Suite<'_, B>) {
+    suite.cases("embed", embed::cases()).await;
     suite.cases("rms_norm", rms_norm::cases()).await;
+    suite.cases("gated_rms_norm", gated_rms_norm::cases()).await;
+    suite.cases("matmul", matmul::cases()).await;
+    suite.cases("causal_conv1d", causal_conv1d::cases()).await;
+    suite.cases("ssm_scan", ssm_scan::cases()).await;
+    suite.cases("rope", rope::cases()).await;
+    suite.cases("kv_append", kv_append::cases()).await;
+    suite.cases("attention", attention::cases()).await;
+    suite.cases("activate", activate::cases()).await;
+    suite.cases("moe_route", moe_route::cases()).await;
+    suite.cases("moe_group", moe_group::cases()).await;
+    suite.cases("moe_matmul", moe_matmul::cases()).await;
+    suite.cases("moe_combine", moe_combine::cases()).await;
+    suite.cases("add", add::cases()).await;
+    suite.cases("scale", scale::cases()).await;
+    suite.cases("select_rows", select_rows::cases()).await;
+    suite.cases("argmax", argmax::cases()).await;
+    suite.cases("top_k", top_k::cases()).await;
+    suite.cases("copy_slot", copy_slot::cases()).await;
+    suite.cases("norm_matmul", norm_matmul::cases()).await;
 }

@@ -1,8 +1,9 @@
 //! `out[row] (+)= sum over choices of weights[row, choice] * x[row * top_k + choice]`, in f32.
 
 use super::check;
-use super::matmul::Store;
+use super::matmul::{Store, target};
 use crate::backend::Backend;
+use crate::conformance::{Case, Fill, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
@@ -65,5 +66,41 @@ impl MoeCombine<Cpu> {
             }
         }
         self.out.fill(&out);
+    }
+}
+
+/// A shape and what happens to the target.
+pub(super) struct MoeCombineCase {
+    /// Rows, choices of each, columns.
+    shape: [usize; 3],
+    store: Store,
+}
+
+/// One choice and many, tile edges, both stores.
+pub(super) fn cases() -> Vec<MoeCombineCase> {
+    let shapes =
+        [[1, 1, 1], [1, 6, 64], [3, 2, 65], [33, 8, 100], [2, 22, 1024], [65, 6, 48], [1, 6, 2688]];
+    let mut cases = Vec::new();
+    let stores =
+        [Store::Replace, Store::Accumulate { scale: 1.0 }, Store::Accumulate { scale: -0.4 }];
+    for store in stores {
+        cases.extend(shapes.map(|shape| MoeCombineCase { shape, store }));
+    }
+    cases
+}
+
+impl Case for MoeCombineCase {
+    fn name(&self) -> String {
+        format!("{:?} {:?}", self.shape, self.store)
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let [rows, top_k, cols] = self.shape;
+        rig.step().run(&MoeCombine {
+            x: rig.activation("x", rows * top_k, cols, Fill::Normal(1.0))?,
+            weights: rig.param("weights", rows, top_k, Fill::Uniform(0.0, 2.5))?,
+            store: self.store,
+            out: target(rig, self.store, [rows, cols], Tolerance::F32)?,
+        })
     }
 }

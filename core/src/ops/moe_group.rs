@@ -6,6 +6,7 @@
 use super::check;
 use crate::backend::Backend;
 use crate::batch::to_usize;
+use crate::conformance::{Case, Rig, Stream};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
@@ -67,22 +68,100 @@ impl<B: Backend> Op<B> for MoeGroup<B> {
 impl MoeGroup<Cpu> {
     /// The definition.
     pub fn reference(&self) {
-        let ids = self.ids.dense_u32();
-        let mut offsets = vec![0u32; self.experts + 1];
-        for &id in &ids {
-            offsets[to_usize(id) + 1] += 1;
-        }
-        for e in 0..self.experts {
-            offsets[e + 1] += offsets[e];
-        }
-        let mut next = offsets.clone();
-        let mut order = vec![0u32; ids.len()];
-        for (pair, &id) in (0u32..).zip(&ids) {
-            let place = &mut next[to_usize(id)];
-            order[to_usize(*place)] = pair;
-            *place += 1;
-        }
+        let (order, offsets) = by_expert(&self.ids.dense_u32(), self.experts);
         self.groups.order.fill_u32(&order);
         self.groups.offsets.fill_u32(&offsets);
+    }
+}
+
+/// `order` and `offsets` of the pairs whose experts are `ids`.
+pub(super) fn by_expert(ids: &[u32], experts: usize) -> (Vec<u32>, Vec<u32>) {
+    let mut offsets = vec![0u32; experts + 1];
+    for &id in ids {
+        offsets[to_usize(id) + 1] += 1;
+    }
+    for e in 0..experts {
+        offsets[e + 1] += offsets[e];
+    }
+    let mut next = offsets.clone();
+    let mut order = vec![0u32; ids.len()];
+    for (pair, &id) in (0u32..).zip(ids) {
+        let place = &mut next[to_usize(id)];
+        order[to_usize(*place)] = pair;
+        *place += 1;
+    }
+    (order, offsets)
+}
+
+/// Choices of a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Choices {
+    /// Distinct experts in each row.
+    Spread,
+    /// Every pair chooses this expert.
+    One(u32),
+}
+
+impl Choices {
+    /// `[rows, top_k]` choices among `experts`.
+    pub(super) fn draw(self, stream: &mut Stream, shape: [usize; 2], experts: u32) -> Vec<u32> {
+        let [rows, top_k] = shape;
+        if let Self::One(expert) = self {
+            return vec![expert; rows * top_k];
+        }
+        let mut list: Vec<u32> = (0..experts).collect();
+        let mut row = |_| {
+            for i in 0..top_k {
+                let rest = experts - u32::try_from(i).unwrap_or(0);
+                list.swap(i, i + to_usize(stream.below(rest)));
+            }
+            list[..top_k].to_vec()
+        };
+        (0..rows).flat_map(&mut row).collect()
+    }
+}
+
+/// A shape of choices.
+pub(super) struct MoeGroupCase {
+    shape: [usize; 2],
+    experts: u32,
+    choices: Choices,
+}
+
+/// Fewer pairs than experts and far more, experts with none, one with all, sizes of real models.
+pub(super) fn cases() -> Vec<MoeGroupCase> {
+    let case = |shape, experts, choices| MoeGroupCase { shape, experts, choices };
+    let mut cases: Vec<_> = [
+        ([1, 1], 1),
+        ([1, 2], 8),
+        ([7, 3], 5),
+        ([64, 2], 16),
+        ([33, 6], 128),
+        ([300, 6], 128),
+        ([5, 22], 512),
+        ([129, 22], 512),
+    ]
+    .map(|(shape, experts)| case(shape, experts, Choices::Spread))
+    .into();
+    cases.extend([0, 4, 127].map(|expert| case([65, 1], 128, Choices::One(expert))));
+    cases
+}
+
+impl Case for MoeGroupCase {
+    fn name(&self) -> String {
+        format!("{:?} of {} experts, {:?}", self.shape, self.experts, self.choices)
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let ([rows, top_k], experts) = (self.shape, to_usize(self.experts));
+        let ids = self.choices.draw(&mut rig.stream("ids"), self.shape, self.experts);
+        rig.step().run(&MoeGroup {
+            ids: rig.table("ids", rows, top_k, &ids)?,
+            experts,
+            groups: ExpertGroups {
+                order: rig.output_u32("groups.order", rows * top_k, 1)?,
+                offsets: rig.output_u32("groups.offsets", experts + 1, 1)?,
+            },
+        })
     }
 }

@@ -3,14 +3,15 @@
 use super::activate::Activation;
 use super::check;
 use super::matmul::dot;
-use super::moe_group::ExpertGroups;
+use super::moe_group::{Choices, ExpertGroups, by_expert};
 use crate::backend::Backend;
 use crate::batch::to_usize;
+use crate::conformance::{Case, Fill, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
 use crate::tensor::Tensor;
-use crate::weight::Weight;
+use crate::weight::{Format, Weight};
 
 /// Which row of `x` a pair reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,5 +103,88 @@ impl MoeMatmul<'_, Cpu> {
             out.extend((0..outputs).map(product));
         }
         self.out.fill(&out);
+    }
+}
+
+/// The shape of a bank's product.
+pub(super) struct MoeMatmulCase {
+    /// Rows, choices of each, experts.
+    choices: [usize; 3],
+    /// Outputs, inputs.
+    sizes: [usize; 2],
+    format: Format,
+    input: ExpertInput,
+    grouped: bool,
+    activation: Activation,
+}
+
+/// Every format, both inputs, sorted and not; one row, few, and many for some experts; functions of families.
+pub(super) fn cases() -> Vec<MoeMatmulCase> {
+    let shapes = [
+        ([1, 1, 1], [1, 16]),
+        ([1, 6, 16], [65, 48]),
+        ([3, 2, 4], [33, 80]),
+        ([17, 2, 3], [64, 64]),
+        ([70, 1, 2], [40, 112]),
+        ([130, 2, 2], [17, 32]),
+    ];
+    let mut cases = Vec::new();
+    for format in Format::ALL {
+        for input in [ExpertInput::Row, ExpertInput::Pair] {
+            for grouped in [false, true] {
+                let activation = Activation::Identity;
+                cases.extend(shapes.map(|(choices, sizes)| MoeMatmulCase {
+                    choices,
+                    sizes,
+                    format,
+                    input,
+                    grouped,
+                    activation,
+                }));
+            }
+        }
+    }
+    let wide = |grouped, activation| MoeMatmulCase {
+        choices: [2, 2, 4],
+        sizes: [24, 1856],
+        format: Format::Nvfp4,
+        input: ExpertInput::Row,
+        grouped,
+        activation,
+    };
+    for activation in [Activation::Relu2, Activation::Silu, Activation::Gelu, Activation::Sigmoid] {
+        cases.extend([wide(false, activation), wide(true, activation)]);
+    }
+    cases
+}
+
+impl Case for MoeMatmulCase {
+    fn name(&self) -> String {
+        let Self { choices, sizes, format, input, grouped, activation } = self;
+        let grouped = if *grouped { "grouped" } else { "as chosen" };
+        format!("{choices:?} {sizes:?} {format} by {input:?} {grouped} {activation:?}")
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let ([rows, top_k, experts], [outputs, inputs]) = (self.choices, self.sizes);
+        let count = u32::try_from(experts).unwrap_or(u32::MAX);
+        let ids = Choices::Spread.draw(&mut rig.stream("ids"), [rows, top_k], count);
+        let (order, offsets) = by_expert(&ids, experts);
+        let groups = ExpertGroups {
+            order: rig.table("groups.order", order.len(), 1, &order)?,
+            offsets: rig.table("groups.offsets", offsets.len(), 1, &offsets)?,
+        };
+        let input_rows = if self.input == ExpertInput::Row { rows } else { rows * top_k };
+        let dtype = rig.activations();
+        rig.step().run(&MoeMatmul {
+            x: rig.activation("x", input_rows, inputs, Fill::Normal(1.0))?,
+            input: self.input,
+            weight: &rig.weight("weight", experts, outputs, inputs, self.format)?,
+            ids: rig.table("ids", rows, top_k, &ids)?,
+            groups: self.grouped.then_some(groups),
+            activation: self.activation,
+            // relu^2 doubles the relative error of a value of up to 5 and squares its size.
+            out: rig.output("out", rows * top_k, outputs, dtype, Tolerance::F32.scaled(5.0))?,
+        })
     }
 }

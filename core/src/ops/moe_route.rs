@@ -5,13 +5,15 @@
 //! scores of the chosen, normalised over them where the rule says so, then scaled once.
 
 use super::activate::sigmoid;
+use super::argmax::Logits;
 use super::attention::softmax;
 use super::check;
 use crate::backend::Backend;
+use crate::conformance::{Case, Fill, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor};
 
 /// How logits become scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -156,4 +158,62 @@ pub(super) fn best(values: &[f32], count: usize) -> Vec<usize> {
     order.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));
     order.truncate(count);
     order
+}
+
+/// A rule and the logits it meets.
+pub(super) struct MoeRouteCase {
+    shape: [usize; 2],
+    rule: RouteRule,
+    bias: Option<Fill>,
+    logits: Logits,
+}
+
+/// Every score with and without normalisation, groups, a bias that changes the choice, ties, sizes of real models.
+pub(super) fn cases() -> Vec<MoeRouteCase> {
+    let mut cases = Vec::new();
+    for score in [Score::Sigmoid, Score::SoftmaxBeforeChoice, Score::SoftmaxAfterChoice] {
+        let plain =
+            RouteRule { score, top_k: 2, groups: 1, top_groups: 1, normalise: None, scale: 1.0 };
+        let scaled = |top_k| RouteRule { top_k, normalise: Some(1e-20), scale: 2.5, ..plain };
+        let case = |shape, rule| MoeRouteCase { shape, rule, bias: None, logits: Logits::Normal };
+        cases.push(case([1, 1], RouteRule { top_k: 1, ..plain }));
+        cases.push(case([3, 2], plain));
+        cases.push(case([65, 16], plain));
+        cases.push(case([5, 63], RouteRule { top_k: 8, ..plain }));
+        cases.push(case([33, 128], scaled(6)));
+        cases.push(case([9, 512], scaled(22)));
+        let grouped = RouteRule { groups: 8, top_groups: 3, ..scaled(6) };
+        cases.push(case([17, 64], grouped));
+        cases.push(case([4, 8], RouteRule { top_k: 2, ..grouped }));
+        cases.push(MoeRouteCase { bias: Some(Fill::Normal(0.5)), ..case([17, 64], grouped) });
+        cases.push(MoeRouteCase { bias: Some(Fill::Normal(2.0)), ..case([33, 128], scaled(6)) });
+        for logits in [Logits::Ties, Logits::All(0.5), Logits::LastColumn] {
+            cases.push(MoeRouteCase { logits, ..case([5, 64], scaled(6)) });
+            cases.push(MoeRouteCase { logits, ..case([5, 64], grouped) });
+        }
+        // Far from zero a softmax that does not take the largest away overflows.
+        cases.push(MoeRouteCase { logits: Logits::All(200.0), ..case([2, 32], plain) });
+    }
+    cases
+}
+
+impl Case for MoeRouteCase {
+    fn name(&self) -> String {
+        let Self { shape, rule, bias, logits } = self;
+        let bias = if bias.is_some() { "biased " } else { "" };
+        let groups = format!("{} of {} groups", rule.top_groups, rule.groups);
+        format!("{bias}{:?} {} of {shape:?}, {groups}, {logits:?}", rule.score, rule.top_k)
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let ([rows, experts], top_k) = (self.shape, self.rule.top_k);
+        let logits = self.logits.draw(rig, self.shape);
+        rig.step().run(&MoeRoute {
+            logits: rig.input_of("logits", self.shape, DType::F32, &logits)?,
+            bias: self.bias.map(|fill| rig.param("bias", 1, experts, fill)).transpose()?,
+            rule: self.rule,
+            ids: rig.output_u32("ids", rows, top_k)?,
+            weights: rig.output("weights", rows, top_k, DType::F32, Tolerance::F32)?,
+        })
+    }
 }

@@ -3,6 +3,7 @@
 use super::check;
 use crate::backend::Backend;
 use crate::batch::to_usize;
+use crate::conformance::{Case, Fill, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
@@ -49,5 +50,38 @@ impl SelectRows<Cpu> {
             let row = self.x.row_range(to_usize(index), 1).dense();
             self.out.row_range(i, 1).fill(&row);
         }
+    }
+}
+
+/// Rows to gather.
+pub(super) struct SelectRowsCase {
+    shape: [usize; 2],
+    indices: &'static [u32],
+}
+
+/// One, all in another order, repeated, the last alone.
+pub(super) fn cases() -> Vec<SelectRowsCase> {
+    let lists: [([usize; 2], &[u32]); 5] = [
+        ([1, 1], &[0]),
+        ([3, 64], &[2, 0, 1]),
+        ([5, 65], &[4, 4, 0, 4, 1, 1]),
+        ([300, 129], &[299]),
+        ([2, 2688], &[1, 0]),
+    ];
+    lists.map(|(shape, indices)| SelectRowsCase { shape, indices }).into()
+}
+
+impl Case for SelectRowsCase {
+    fn name(&self) -> String {
+        format!("{:?} of {:?}", self.indices, self.shape)
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let ([rows, cols], count) = (self.shape, self.indices.len());
+        rig.step().run(&SelectRows {
+            x: rig.activation("x", rows, cols, Fill::Normal(1.0))?,
+            indices: rig.table("indices", count, 1, self.indices)?,
+            out: rig.output("out", count, cols, rig.activations(), Tolerance::EXACT)?,
+        })
     }
 }

@@ -12,10 +12,11 @@
 use super::check;
 use crate::backend::Backend;
 use crate::batch::Segments;
+use crate::conformance::{Case, Fill, Ragged, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor};
 
 /// The selective scan of a Mamba2 mixer, for prefill, decode and any mixture.
 pub struct SsmScan<B: Backend> {
@@ -169,5 +170,100 @@ impl SsmScan<Cpu> {
         }
         self.state.fill(&state);
         self.out.fill(&out);
+    }
+}
+
+/// A batch, the sizes of a mixer, and its numbers.
+#[derive(Clone, Copy)]
+pub(super) struct SsmScanCase {
+    ragged: Ragged,
+    /// Heads, their width, size of the state, groups.
+    sizes: [usize; 4],
+    dt: Fill,
+    dt_limit: [f32; 2],
+    a_log: Fill,
+}
+
+/// Every size that families use and its neighbours in a mixed batch; long segments; extreme steps and decays.
+pub(super) fn cases() -> Vec<SsmScanCase> {
+    let case = |ragged, sizes| SsmScanCase {
+        ragged,
+        sizes,
+        dt: Fill::Normal(1.0),
+        dt_limit: [0.0, f32::INFINITY],
+        a_log: Fill::Uniform(0.0, 2.77),
+    };
+    let mixed = |sizes| case(Ragged::MIXED, sizes);
+    let mut cases: Vec<_> = [1, 16, 20, 96, 100, 128, 256].map(|n| mixed([4, 16, n, 2])).into();
+    cases.extend([1, 16, 24, 32, 64, 80, 96, 128].map(|width| mixed([2, width, 16, 1])));
+    cases.extend([1, 2, 3, 4, 8].map(|groups| mixed([24, 8, 16, groups])));
+    for ragged in [Ragged::FIRST, Ragged::DECODE] {
+        cases
+            .extend([[64, 64, 128, 8], [48, 32, 128, 1], [3, 20, 100, 3]].map(|s| case(ragged, s)));
+    }
+    cases.push(case(Ragged::DECODE, [2, 256, 1024, 1]));
+    cases.push(case(Ragged::MIXED, [2, 4, 1024, 2]));
+    cases.extend([[4, 16, 24, 2], [2, 64, 128, 1]].map(|sizes| case(Ragged::LONG, sizes)));
+    let base = mixed([4, 32, 64, 2]);
+    // softplus(90) is 90, and its exponential is past the range of f32.
+    cases.push(SsmScanCase { dt: Fill::Constant(90.0), ..base });
+    cases.push(SsmScanCase { dt: Fill::Constant(-90.0), ..base });
+    cases.push(SsmScanCase { dt_limit: [0.5, 0.75], ..base });
+    // Decays from 1 - 3e-4 dt, which forget nothing, to exp(-148 dt), which underflow.
+    cases.push(SsmScanCase { a_log: Fill::Uniform(-8.0, 5.0), ..base });
+    let long = case(Ragged::LONG, [4, 8, 16, 1]);
+    cases.push(SsmScanCase { a_log: Fill::Constant(-8.0), ..long });
+    cases.push(SsmScanCase { a_log: Fill::Constant(5.0), ..long });
+    cases
+}
+
+impl Case for SsmScanCase {
+    fn name(&self) -> String {
+        let [heads, head_dim, n, groups] = self.sizes;
+        let mut name = format!(
+            "{heads} heads of {head_dim} state {n} groups {groups}, {}",
+            self.ragged.name()
+        );
+        name += &format!(", dt {:?} in {:?}, A_log {:?}", self.dt, self.dt_limit, self.a_log);
+        name
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let ([heads, head_dim, n, groups], rows) = (self.sizes, self.ragged.rows());
+        let inner = heads * head_dim;
+        let mut params = rig.stream("a_log").values(self.a_log, heads);
+        params.extend(rig.stream("d").values(Fill::NearOne(0.3), heads));
+        params.extend(rig.stream("dt_bias").values(Fill::Uniform(-2.0, 0.0), heads));
+        // Entries of size n^(-1/4) keep the state's products with `c` near 1 at any size of the state.
+        let projected = Fill::Normal((n as f32).powf(-0.25));
+        let state = self.ragged.recurrent(&mut rig.stream("state"), projected, inner * n);
+        let shape = [self.ragged.slots * inner, n];
+        let tolerance = self.tolerance();
+        rig.step().run(&SsmScan {
+            x: rig.activation("x", rows, inner, Fill::Normal(1.0))?,
+            b: rig.activation("b", rows, groups * n, projected)?,
+            c: rig.activation("c", rows, groups * n, projected)?,
+            dt: rig.activation("dt", rows, heads, self.dt)?,
+            head_params: rig.param_of("head_params", 3, heads, &params)?,
+            dt_limit: self.dt_limit,
+            head_dim,
+            state_size: n,
+            state: rig.state_of("state", shape, DType::F32, &state, tolerance)?,
+            segments: rig.segments(&self.ragged)?,
+            out: rig.output("out", rows, inner, rig.activations(), tolerance)?,
+        })
+    }
+}
+
+impl SsmScanCase {
+    /// Products of several rounded decays, summed over steps and state in any order: four times the usual bound. Steps
+    /// of 90 make the terms 90 times as large, and decays near 1 add up the terms of 331 rows (18 is its root).
+    fn tolerance(&self) -> Tolerance {
+        let size = match (self.dt, self.a_log) {
+            (Fill::Constant(90.0), _) => 90.0,
+            (_, Fill::Constant(-8.0)) => 18.0,
+            _ => 1.0,
+        };
+        Tolerance { relative: 5e-5, ..Tolerance::F32.scaled(4.0 * size) }
     }
 }

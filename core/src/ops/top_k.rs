@@ -1,12 +1,14 @@
 //! The `k` largest values of each row with their indices, largest first, ties to the lowest index.
 
+use super::argmax::Logits;
 use super::check;
 use super::moe_route::best;
 use crate::backend::Backend;
+use crate::conformance::{Case, Rig, Tolerance};
 use crate::cpu::Cpu;
 use crate::error::Result;
 use crate::step::{Access, Op, Operand};
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor};
 
 /// Candidates for sampling. Rows hold no NaN.
 pub struct TopK<B: Backend> {
@@ -57,5 +59,47 @@ impl TopK<Cpu> {
         }
         self.values.fill(&values);
         self.indices.fill_u32(&indices);
+    }
+}
+
+/// A shape, a count and how the logits are drawn.
+pub(super) struct TopKCase {
+    shape: [usize; 2],
+    k: usize,
+    logits: Logits,
+}
+
+/// One, all, and as many as sampling asks for; vocabularies; ties.
+pub(super) fn cases() -> Vec<TopKCase> {
+    let shapes = [
+        ([1, 1], 1),
+        ([3, 64], 64),
+        ([2, 65], 20),
+        ([4, 1025], 1024),
+        ([2, 5000], 2),
+        ([1, 65_537], 40),
+        ([1, 131_072], 64),
+    ];
+    let mut cases = Vec::new();
+    for logits in [Logits::Normal, Logits::Ties, Logits::LastColumn] {
+        cases.extend(shapes.map(|(shape, k)| TopKCase { shape, k, logits }));
+    }
+    cases.push(TopKCase { shape: [2, 1000], k: 50, logits: Logits::All(0.5) });
+    cases
+}
+
+impl Case for TopKCase {
+    fn name(&self) -> String {
+        format!("{} of {:?} {:?}", self.k, self.shape, self.logits)
+    }
+
+    fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
+        let values = self.logits.draw(rig, self.shape);
+        let rows = self.shape[0];
+        rig.step().run(&TopK {
+            x: rig.input_of("x", self.shape, DType::F32, &values)?,
+            values: rig.output("values", rows, self.k, DType::F32, Tolerance::EXACT)?,
+            indices: rig.output_u32("indices", rows, self.k)?,
+        })
     }
 }
