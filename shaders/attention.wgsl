@@ -21,21 +21,10 @@ var<workgroup> weights: array<f32, 64>;
 
 const LOWEST: f32 = -3.0e38;
 
-fn narrow(word: u32, i: u32) -> f32 {
-    if (FORMAT == F32) {
-        return bitcast<f32>(word);
-    }
-    if (FORMAT == FP8) {
-        return e4m3_pair(word >> ((i & 3u) * 8u)).x;
-    }
-    let pair = half_pair(word);
-    return select(pair.x, pair.y, (i & 1u) == 1u);
-}
-
 fn score(at: u32) -> f32 {
     var sum = 0.0;
     for (var i = 0u; i < params.head_dim; i++) {
-        sum += query[i] * narrow(cache_k[(at + i) / PER], at + i);
+        sum += query[i] * element_of(cache_k[(at + i) / PER], at + i);
     }
     return sum * params.scale;
 }
@@ -95,7 +84,7 @@ fn main(
             for (var c = 0u; c < FOURTHS; c++) {
                 let own = lane + c * 64u;
                 if (own < params.head_dim) {
-                    sums[c] += weight * narrow(cache_v[(at + own) / PER], at + own);
+                    sums[c] += weight * element_of(cache_v[(at + own) / PER], at + own);
                 }
             }
         }

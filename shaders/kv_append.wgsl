@@ -1,5 +1,8 @@
 // cache[slot * context + position] = (k, v) of each row, rounded to the cache's form. Padding rows write nowhere.
-// One invocation a word of PER elements of both caches; 256 a workgroup. FORMAT: 0 f32, 1 f16, 2 bf16, 4 e4m3.
+// FORMAT: 0 f32, 1 f16, 2 bf16, 4 e4m3; PER elements a word.
+//
+// `main`: one invocation a word of both caches, for rows of whole words. `ragged`: one invocation an element, by atomics,
+// since neighbouring rows share words. 256 a workgroup.
 struct Params {
     k: vec2<u32>, v: vec2<u32>, places: vec2<u32>, cache_k: vec2<u32>, cache_v: vec2<u32>,
     rows: u32, words: u32, context: u32,
@@ -10,6 +13,8 @@ struct Params {
 @group(0) @binding(3) var<storage, read> places: array<u32>; // [rows, 4]
 @group(0) @binding(4) var<storage, read_write> cache_k: array<u32>; // [slots * context, kv_heads * head_dim], packed
 @group(0) @binding(5) var<storage, read_write> cache_v: array<u32>; // [slots * context, kv_heads * head_dim], packed
+@group(0) @binding(4) var<storage, read_write> shared_k: array<atomic<u32>>; // cache_k, for `ragged`
+@group(0) @binding(5) var<storage, read_write> shared_v: array<atomic<u32>>; // cache_v, for `ragged`
 
 // bfloat16 bits, ties to even.
 fn bf16_bits(value: f32) -> u32 {
@@ -71,4 +76,33 @@ fn main(
         packed(k[a], k[a + min(1u, last)], k[a + min(2u, last)], k[a + last]);
     cache_v[(params.cache_v.x + target_row * params.cache_v.y) / PER + word] =
         packed(v[b], v[b + min(1u, last)], v[b + min(2u, last)], v[b + last]);
+}
+
+@compute @workgroup_size(256)
+fn ragged(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let i = flat(group, count) * 256u + lane;
+    if (i >= params.rows * params.words) {
+        return;
+    }
+    let row = i / params.words;
+    let column = i % params.words;
+    let place = params.places.x + row * params.places.y;
+    if (places[place] == 0xffffffffu) {
+        return;
+    }
+    let target_row = places[place] * params.context + places[place + 1u];
+    let bits = 32u / PER;
+    let mask = (1u << (bits & 31u)) - 1u;
+    let a = params.cache_k.x + target_row * params.cache_k.y + column;
+    let new_k = packed(k[params.k.x + row * params.k.y + column], 0.0, 0.0, 0.0) & mask;
+    atomicAnd(&shared_k[a / PER], ~(mask << (a % PER * bits)));
+    atomicOr(&shared_k[a / PER], new_k << (a % PER * bits));
+    let b = params.cache_v.x + target_row * params.cache_v.y + column;
+    let new_v = packed(v[params.v.x + row * params.v.y + column], 0.0, 0.0, 0.0) & mask;
+    atomicAnd(&shared_v[b / PER], ~(mask << (b % PER * bits)));
+    atomicOr(&shared_v[b / PER], new_v << (b % PER * bits));
 }

@@ -1,4 +1,4 @@
-// out = x weight^T + bias, or out += scale * that, for ROWS rows at most (1 to 4), rows of whole 16-byte units.
+// out = x weight^T + bias, or out += scale * that, for ROWS rows at most (1 to 8), rows of whole 16-byte units.
 //
 // `main`: one workgroup of 128 has 4 outputs of one piece of the weight, 32 invocations each; one barrier.
 // `subgroups`: the same with one subgroup of SUBGROUP lanes an output and no workgroup memory.

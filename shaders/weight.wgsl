@@ -38,6 +38,18 @@ fn e4m3_four(w: u32) -> vec4<f32> {
     return vec4<f32>(even.x, odd.x, even.y, odd.y);
 }
 
+// Element i of a format without blocks, whose word is given.
+fn element_of(word: u32, i: u32) -> f32 {
+    if (FORMAT == F32) {
+        return bitcast<f32>(word);
+    }
+    if (FORMAT == FP8) {
+        return e4m3_pair(word >> ((i & 3u) * 8u)).x;
+    }
+    let pair = half_pair(word);
+    return select(pair.x, pair.y, (i & 1u) == 1u);
+}
+
 // Eight E2M1 codes, the low four and the high four columns, times 2^-14.
 fn e2m1_eight(w: u32) -> array<vec4<f32>, 2> {
     let a = e2m1_pair(w);

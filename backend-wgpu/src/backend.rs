@@ -5,6 +5,7 @@ use crate::buffer::{ALIGNMENT, Buffer};
 use whipsnake_core::backend::{Backend, Ledger, Memory, Policy, StepKey};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::*;
+use whipsnake_core::step::Step;
 use whipsnake_core::tensor::{DType, Tensor};
 use whipsnake_core::weight::{StoredWeight, Weight};
 
@@ -63,6 +64,10 @@ impl Backend for Wgpu {
 
     fn run_step(&self, key: StepKey, encode: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         self.replay(key, encode)
+    }
+
+    fn norm_matmul(&self, step: &Step<'_, Self>, op: &NormMatmul<'_, Self>) -> Result<()> {
+        crate::ops::norm_matmul::encode(step, op)
     }
 
     hosts! {

@@ -5,8 +5,8 @@ use crate::faults::Faults;
 use crate::kernel::{Kernel, Pipeline};
 use crate::probe::{self, DeviceReport};
 use crate::recorder::Recorder;
-use crate::variants::Variants;
-use std::cell::{OnceCell, RefCell};
+use crate::variants::{Reduction, Variants};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
@@ -30,6 +30,8 @@ pub struct Options {
     pub demands: Demands,
     /// Cuts weights into buffers of at most this many bytes, below what the device binds.
     pub piece_bytes: Option<u64>,
+    /// Who adds up the terms of an output where rows are few; the device's own choice where absent.
+    pub reduction: Option<Reduction>,
 }
 
 /// The portable back end on one device.
@@ -44,6 +46,8 @@ pub struct Wgpu {
     pub(crate) pipelines: RefCell<HashMap<Kernel, Rc<Pipeline>>>,
     pub(crate) recorder: RefCell<Recorder>,
     pub(crate) staging: RefCell<Vec<wgpu::Buffer>>,
+    /// Bytes of weights handed to the driver since it last had to take them in.
+    pub(crate) staged: Cell<u64>,
     /// Partial results of attention over a split context.
     pub(crate) partials: OnceCell<Buffer>,
     report: DeviceReport,
@@ -83,7 +87,7 @@ impl Wgpu {
             report.features.f16 = false;
             report.features.subgroups = None;
         }
-        let variants = Variants::of(report.kind, &report.features);
+        let variants = Variants::of(report.kind, &report.features, options.reduction);
         report.variants = variants.names();
         Ok(Self {
             faults: Faults::attach(&device),
@@ -96,6 +100,7 @@ impl Wgpu {
             books: Rc::default(),
             pipelines: RefCell::default(),
             staging: RefCell::default(),
+            staged: Cell::new(0),
             partials: OnceCell::new(),
             report,
         })
@@ -118,5 +123,5 @@ impl Wgpu {
 
 /// Optional features that some variant uses.
 fn useful_features() -> wgpu::Features {
-    wgpu::Features::SHADER_F16 | wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY
+    wgpu::Features::SUBGROUP
 }

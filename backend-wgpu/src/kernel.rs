@@ -14,6 +14,13 @@ const WEIGHT: &str = include_str!("../../shaders/weight.wgsl");
 /// Tiled products.
 const TILE: &str = include_str!("../../shaders/tile.wgsl");
 
+/// Products for few rows, before their subgroup forms.
+const MATMUL_VEC: &str = include_str!("../../shaders/matmul_vec.wgsl");
+/// As above, with experts.
+const MOE_MATMUL_VEC: &str = include_str!("../../shaders/moe_matmul_vec.wgsl");
+/// As above, with the norm before it.
+const NORM_MATMUL: &str = include_str!("../../shaders/norm_matmul.wgsl");
+
 /// `(name, what goes before it, its text)`.
 macro_rules! shaders {
     ($($name:literal $(+ $include:ident)*),* $(,)?) => {
@@ -35,8 +42,9 @@ const SHADERS: &[Shader] = shaders![
     "activate",
     "add",
     "argmax",
-    "attention",
+    "attention" + WEIGHT,
     "attention_combine",
+    "attention_tile" + WEIGHT,
     "causal_conv1d",
     "copy_slot",
     "embed" + WEIGHT,
@@ -44,11 +52,15 @@ const SHADERS: &[Shader] = shaders![
     "kv_append",
     "matmul_tile" + WEIGHT + TILE,
     "matmul_vec" + WEIGHT,
+    "matmul_vec_subgroup" + WEIGHT + MATMUL_VEC,
     "moe_combine",
     "moe_group",
     "moe_matmul_tile" + WEIGHT + TILE,
     "moe_matmul_vec" + WEIGHT,
+    "moe_matmul_vec_subgroup" + WEIGHT + MOE_MATMUL_VEC,
     "moe_route",
+    "norm_matmul" + WEIGHT,
+    "norm_matmul_subgroup" + WEIGHT + NORM_MATMUL,
     "rms_norm",
     "rope",
     "scale",
@@ -93,10 +105,6 @@ impl Kernel {
         let shader = SHADERS.iter().find(|s| s.name == self.shader);
         let shader = shader.expect("hosts name shaders of the table");
         let mut text = String::new();
-        if self.entry.ends_with("_subgroup") && cfg!(target_arch = "wasm32") {
-            // Browsers ask for the directive, naga refuses it.
-            text.push_str("enable subgroups;\n");
-        }
         for (name, value) in &self.constants {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "const {name}: u32 = {value}u;");

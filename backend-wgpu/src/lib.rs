@@ -23,3 +23,4 @@ pub use buffer::Buffer;
 pub use device::{Demands, Options, Wgpu};
 pub use kernel::Kernel;
 pub use ops::kernels;
+pub use variants::Reduction;

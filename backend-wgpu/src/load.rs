@@ -117,7 +117,9 @@ impl Wgpu {
         let data: Vec<_> = stored.parts.iter().map(|p| &p.data).collect();
         let unit_bytes = format.data_bytes(unit_rows, cols) as u64;
         for index in 0..split.pieces() {
-            planes.push(self.upload_piece(&stored.name, &data, split.range(index), unit_bytes).await?);
+            planes.push(
+                self.upload_piece(&stored.name, &data, split.range(index), unit_bytes).await?,
+            );
         }
         if format == Format::Nvfp4 {
             let scales: Vec<_> = stored.parts.iter().filter_map(|p| p.scales.as_ref()).collect();
@@ -145,7 +147,7 @@ impl Wgpu {
         unit_bytes: u64,
     ) -> Result<Buffer> {
         let buffer = self.buffer(units.len() as u64 * unit_bytes, Memory::Weights, name)?;
-        let mut filler = Filler { backend: self, buffer: &buffer, at: 0, carry: Vec::new(), unsubmitted: 0 };
+        let mut filler = Filler { backend: self, buffer: &buffer, at: 0, carry: Vec::new() };
         if let [plane] = planes {
             let bytes = units.start as u64 * unit_bytes..units.end as u64 * unit_bytes;
             filler.copy(plane, bytes).await?;
@@ -187,7 +189,6 @@ struct Filler<'a> {
     at: u64,
     /// Fewer than four bytes that the next chunk completes.
     carry: Vec<u8>,
-    unsubmitted: u64,
 }
 
 impl Filler<'_> {
@@ -216,13 +217,14 @@ impl Filler<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.backend.queue.write_buffer(self.buffer.raw(), self.at, bytes);
         self.at += bytes.len() as u64;
-        self.unsubmitted += bytes.len() as u64;
-        if self.unsubmitted >= SUBMIT {
-            self.unsubmitted = 0;
-            self.backend.flush(|_| ())?;
-            self.backend.wait()?;
+        let staged = &self.backend.staged;
+        staged.set(staged.get() + bytes.len() as u64);
+        if staged.get() < SUBMIT {
+            return Ok(());
         }
-        Ok(())
+        staged.set(0);
+        self.backend.flush(|_| ())?;
+        self.backend.wait()
     }
 
     fn finish(mut self) -> Result<()> {

@@ -142,9 +142,10 @@ pub(crate) async fn choose(selector: Option<&str>) -> Result<(wgpu::Adapter, Dev
         reports.iter().map(line).collect::<Vec<_>>().join("; ")
     };
     let index = chosen.ok_or_else(|| match selector {
-        Some(wanted) => {
-            Error::device(format!("wgpu: no usable device matches {wanted:?}; there are: {}", list()))
-        }
+        Some(wanted) => Error::device(format!(
+            "wgpu: no usable device matches {wanted:?}; there are: {}",
+            list()
+        )),
         None => Error::device(format!("wgpu: no usable device; there are: {}", list())),
     })?;
     let adapter = adapters.into_iter().nth(index);
@@ -201,7 +202,7 @@ fn describe(index: usize, adapter: &wgpu::Adapter) -> DeviceReport {
             workgroups: limits.max_compute_workgroups_per_dimension,
         },
         features,
-        variants: crate::variants::Variants::of(kind, &features).names(),
+        variants: crate::variants::Variants::of(kind, &features, None).names(),
         verdict: Verdict::Passed(String::new()),
     }
 }
@@ -324,7 +325,8 @@ mod tests {
         assert_eq!(
             list[0].verdict,
             Verdict::Rejected(
-                "a software adapter, used only on request while Iris exists; --device 0 takes it".into()
+                "a software adapter, used only on request while Iris exists; --device 0 takes it"
+                    .into()
             )
         );
         assert_eq!(

@@ -1,6 +1,7 @@
 //! Bytes to and from the device.
 
 use crate::Wgpu;
+use crate::buffer::ALIGNMENT;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,8 +45,9 @@ impl Wgpu {
         let buffer = to.buffer();
         let whole = bytes.len() / 4 * 4;
         let ragged = bytes.len() > whole;
-        let at_end = offset + (whole as u64) + 4 >= buffer.bytes() || to.rows() == 1;
-        if !offset.is_multiple_of(4) || (ragged && !at_end && !to.is_dense()) {
+        // The padding of the allocation takes the rest of the last word.
+        let at_end = offset + bytes.len() as u64 + ALIGNMENT > buffer.bytes();
+        if !offset.is_multiple_of(4) || (ragged && !at_end) {
             return Err(Error::device(format!(
                 "wgpu: rows of {} bytes at byte {offset} are not whole words, want a multiple of 4",
                 bytes.len()
@@ -106,7 +108,8 @@ impl Wgpu {
     /// A read-back buffer of at least `bytes`, a kept one where it fits.
     fn take_staging(&self, bytes: u64) -> Result<wgpu::Buffer> {
         let mut kept = self.staging.borrow_mut();
-        if let Some(i) = kept.iter().position(|b| b.size() >= bytes && b.size() / 4 <= bytes.max(1024))
+        if let Some(i) =
+            kept.iter().position(|b| b.size() >= bytes && b.size() / 4 <= bytes.max(1024))
         {
             return Ok(kept.swap_remove(i));
         }

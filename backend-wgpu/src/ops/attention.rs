@@ -14,6 +14,10 @@ use whipsnake_core::tensor::DType;
 const PARTIALS: u64 = 4 << 20;
 /// Workgroups that keep a device busy; with fewer, the context is split.
 const BUSY: usize = 512;
+/// Rows of a tile, and the rows of a segment from which tiles pay.
+const TILE: usize = 16;
+/// Widest head whose tile fits workgroup memory.
+const TILE_HEAD: usize = 128;
 /// Positions of a part, at least.
 const PART: usize = 256;
 
@@ -27,6 +31,15 @@ fn kernel(dtype: DType, head_dim: usize, split: bool) -> Kernel {
         .with("SPLIT", u32::from(split))
 }
 
+fn tile_kernel(dtype: DType, head_dim: usize) -> Kernel {
+    let (number, per_word) = cache_number(dtype);
+    // All are at most 4.
+    Kernel::new("attention_tile")
+        .with("FORMAT", number)
+        .with("PER", per_word as u32)
+        .with("CHUNKS", head_dim.div_ceil(64) as u32)
+}
+
 fn combine_kernel() -> Kernel {
     Kernel::new("attention_combine")
 }
@@ -37,6 +50,7 @@ pub(crate) fn kernels() -> Vec<Kernel> {
         for head_dim in [64, 128, 256] {
             list.extend([false, true].map(|split| kernel(dtype, head_dim, split)));
         }
+        list.extend([64, 128].map(|head_dim| tile_kernel(dtype, head_dim)));
     }
     list
 }
@@ -46,6 +60,9 @@ pub(crate) fn encode(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
     let dtype = op.cache.k.dtype();
     if op.cache.v.dtype() != dtype {
         return Err(Error::op("attention", "the caches of keys and values differ in dtype"));
+    }
+    if op.segments.shape.longest >= TILE && op.head_dim <= TILE_HEAD {
+        return by_tile(gpu, op);
     }
     let (rows, heads) = (op.q.rows(), op.heads());
     let parts = parts(rows * heads, op.segments.shape.context, op.head_dim);
@@ -71,6 +88,21 @@ pub(crate) fn encode(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
     combine = combine.input(&op.segments.places).output(&op.out);
     combine = combine.sizes([rows, heads, op.head_dim, parts]);
     gpu.dispatch(combine, (rows * heads * op.head_dim).div_ceil(64))
+}
+
+/// Many rows of a segment share its keys and values.
+fn by_tile(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
+    let (segments, heads) = (op.segments.table.rows(), op.heads());
+    let tiles = op.segments.shape.longest.div_ceil(TILE);
+    let call = Call::new(tile_kernel(op.cache.k.dtype(), op.head_dim))
+        .input(&op.q)
+        .input(&op.cache.k)
+        .input(&op.cache.v)
+        .input(&op.segments.table)
+        .output(&op.out)
+        .sizes([segments, heads, heads / op.kv_heads(), op.head_dim, op.cache.context, tiles])
+        .floats([op.scale]);
+    gpu.dispatch(call, segments * tiles * heads)
 }
 
 /// Parts of the context for so many (row, head) pairs: enough to keep the device busy, within the scratch memory.

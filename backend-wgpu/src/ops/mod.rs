@@ -15,6 +15,7 @@ pub(crate) mod moe_combine;
 pub(crate) mod moe_group;
 pub(crate) mod moe_matmul;
 pub(crate) mod moe_route;
+pub(crate) mod norm_matmul;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod scale;
@@ -39,7 +40,7 @@ pub fn kernels() -> Vec<Kernel> {
         vec![argmax::kernel()],
         attention::kernels(),
         causal_conv1d::kernels(),
-        vec![copy_slot::kernel()],
+        copy_slot::kernels(),
         embed::kernels(),
         gated_rms_norm::kernels(),
         kv_append::kernels(),
@@ -48,6 +49,7 @@ pub fn kernels() -> Vec<Kernel> {
         vec![moe_group::kernel()],
         moe_matmul::kernels(),
         moe_route::kernels(),
+        norm_matmul::kernels(),
         rms_norm::kernels(),
         vec![rope::kernel()],
         vec![scale::kernel()],

@@ -5,16 +5,19 @@ use crate::Wgpu;
 use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
 use crate::load::Piece;
+use crate::variants::{Family, Variants};
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::{ExpertInput, MoeMatmul};
 use whipsnake_core::weight::Format;
 
-fn vec_kernel(format: Format, entry: &'static str) -> Kernel {
+const FAMILY: Family = Family { name: "moe_matmul_vec", subgroup: "moe_matmul_vec_subgroup" };
+
+fn vec_kernel(variants: Variants, format: Format) -> (Kernel, usize) {
+    let (kernel, outputs) = variants.vec_kernel(FAMILY);
     // Fours are at most 8.
-    Kernel::new("moe_matmul_vec")
-        .entry(entry)
-        .with("FORMAT", format_number(format))
-        .with("FOURS", unit_fours(format) as u32)
+    let kernel =
+        kernel.with("FORMAT", format_number(format)).with("FOURS", unit_fours(format) as u32);
+    (kernel, outputs)
 }
 
 fn tile_kernel(format: Format, aligned: bool, sorted: bool) -> Kernel {
@@ -27,7 +30,7 @@ fn tile_kernel(format: Format, aligned: bool, sorted: bool) -> Kernel {
 pub(crate) fn kernels() -> Vec<Kernel> {
     let mut list = Vec::new();
     for format in Format::ALL {
-        list.extend(["main", "thread"].map(|entry| vec_kernel(format, entry)));
+        list.extend(Variants::all().map(|v| vec_kernel(v, format).0));
         for aligned in [false, true] {
             list.extend([false, true].map(|sorted| tile_kernel(format, aligned, sorted)));
         }
@@ -81,8 +84,8 @@ fn bind(gpu: &Wgpu, kernel: Kernel, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>)
 
 fn by_output(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>, units: usize) -> Result<()> {
     let (pairs, outputs) = (op.out.rows(), op.out.cols());
-    let (entry, block) = if gpu.variants.barrier_free { ("thread", 64) } else { ("main", 4) };
-    let call = bind(gpu, vec_kernel(op.weight.format, entry), op, piece)
+    let (kernel, block) = vec_kernel(gpu.variants, op.weight.format);
+    let call = bind(gpu, kernel, op, piece)
         .input(&op.ids)
         .output(&op.out)
         .sizes([pairs, op.ids.cols(), per_row(op), units, outputs, piece.first, piece.count])

@@ -72,7 +72,7 @@ pub(crate) fn encode(gpu: &Wgpu, op: &SsmScan<Wgpu>) -> Result<()> {
         .input(&op.segments.table)
         .output(&op.out)
         .sizes([segments, heads, heads / op.groups(), op.head_dim, op.state_size, blocks])
-        .floats(op.dt_limit);
+        .floats(op.dt_limit.map(|limit| limit.min(f32::MAX)));
     gpu.dispatch(call, segments * heads * blocks)
 }
 

@@ -13,10 +13,11 @@ pub(crate) fn kernel() -> Kernel {
 pub(crate) fn encode(gpu: &Wgpu, op: &TopK<Wgpu>) -> Result<()> {
     let [rows, cols] = op.x.shape();
     let k = op.values.cols();
-    let call = Call::new(kernel())
-        .input(&op.x)
-        .output(&op.values)
-        .output(&op.indices)
-        .sizes([rows, cols, k, k.next_power_of_two()]);
+    let call = Call::new(kernel()).input(&op.x).output(&op.values).output(&op.indices).sizes([
+        rows,
+        cols,
+        k,
+        k.next_power_of_two(),
+    ]);
     gpu.dispatch(call, rows)
 }
