@@ -1,7 +1,7 @@
 //! Rotary embedding, the cache and attention: a task a row and head.
 
 use super::parallel;
-use super::simd::{add_scaled, dot, exp};
+use super::simd::{add_scaled, dots, exp};
 use super::{Cpu, buffer::Rows};
 use crate::ops::{Attention, KvAppend, Rope};
 use pulp::{Arch, Simd, WithSimd};
@@ -100,10 +100,17 @@ impl WithSimd for Head<'_> {
         let mut scores = [0.0; BLOCK];
         for start in (0..self.seen).step_by(BLOCK) {
             let scores = &mut scores[..BLOCK.min(self.seen - start)];
-            for (t, score) in (start..).zip(scores.iter_mut()) {
-                let key = &self.k.row(self.first + t)[self.column..][..width];
-                *score = self.scale * dot(simd, self.query, key);
+            let key = |t: usize| &self.k.row(self.first + start + t)[self.column..][..width];
+            let value = |t: usize| &self.v.row(self.first + start + t)[self.column..][..width];
+            let (fours, rest) = scores.as_chunks_mut::<4>();
+            let whole = 4 * fours.len();
+            for (i, scores) in fours.iter_mut().enumerate() {
+                *scores = dots(simd, self.query, [0, 1, 2, 3].map(|t| key(4 * i + t)));
             }
+            for (t, score) in (whole..).zip(rest) {
+                [*score] = dots(simd, self.query, [key(t)]);
+            }
+            scores.iter_mut().for_each(|score| *score *= self.scale);
             let block = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             if block > largest {
                 let shrink = if sum == 0.0 { 0.0 } else { exp(largest - block) };
@@ -113,9 +120,12 @@ impl WithSimd for Head<'_> {
             }
             scores.iter_mut().for_each(|s| *s = exp(*s - largest));
             sum += scores.iter().sum::<f32>();
-            for (t, weight) in (start..).zip(scores.iter()) {
-                let value = &self.v.row(self.first + t)[self.column..][..width];
-                add_scaled(simd, self.out, *weight, value);
+            let (fours, rest) = scores.as_chunks::<4>();
+            for (i, weights) in fours.iter().enumerate() {
+                add_scaled(simd, self.out, *weights, [0, 1, 2, 3].map(|t| value(4 * i + t)));
+            }
+            for (t, weight) in (whole..).zip(rest) {
+                add_scaled(simd, self.out, [*weight], [value(t)]);
             }
         }
         self.out.iter_mut().for_each(|v| *v /= sum);

@@ -131,7 +131,9 @@ impl Tensor<Cpu> {
     pub(super) fn read_bytes(&self) -> Vec<u8> {
         let words = self.buffer().read();
         let bytes: &[u8] = bytemuck::cast_slice(&words);
-        (0..self.rows()).flat_map(|row| bytes[self.row_bytes(row)].iter().copied()).collect()
+        let mut dense = Vec::with_capacity(self.rows() * self.cols() * self.dtype().bytes());
+        (0..self.rows()).for_each(|row| dense.extend_from_slice(&bytes[self.row_bytes(row)]));
+        dense
     }
 
     /// Overwrites the window with dense bytes.
@@ -201,6 +203,11 @@ impl Rows<'_> {
     /// One row.
     pub(super) fn row(&self, row: usize) -> &[f32] {
         bytemuck::cast_slice(&self.words[self.offset + row * self.stride..][..self.cols])
+    }
+
+    /// The first `rows` rows of a dense window as one slice.
+    pub(super) fn all(&self, rows: usize) -> &[f32] {
+        bytemuck::cast_slice(&self.words[self.offset..][..rows * self.cols])
     }
 }
 

@@ -1,118 +1,14 @@
 //! Products with weights read in place, whatever their format, and rows of weights as f32.
 
+use super::Cpu;
+use super::matrix::Matrix;
 use super::parallel;
 use super::simd::fma;
-use super::{Cpu, buffer::RowsMut};
 use crate::batch::to_usize;
-use crate::ops::{Embed, Matmul, Store};
-use crate::quant::{E2M1, e4m3_to_f32};
-use crate::weight::{Format, NVFP4_GROUP, Weight};
+use crate::ops::{Embed, Matmul};
+use crate::weight::Format;
 use pulp::{Arch, Simd, WithSimd};
 use std::cell::RefCell;
-
-/// Stored bytes of one matrix. Unlike a [`Weight`] it crosses threads.
-#[derive(Clone, Copy)]
-pub(super) struct Matrix<'a> {
-    data: &'a [u8],
-    scales: &'a [u8],
-    scale: f32,
-    format: Format,
-    rows: usize,
-    cols: usize,
-}
-
-impl<'a> Matrix<'a> {
-    pub(super) fn of(weight: &'a Weight<Cpu>, expert: usize) -> Self {
-        let scales = match weight.format {
-            Format::Nvfp4 => weight.planes[weight.experts + expert].stored(),
-            _ => &[],
-        };
-        Self {
-            data: weight.planes[expert].stored(),
-            scales,
-            scale: weight.scales[expert],
-            format: weight.format,
-            rows: weight.rows,
-            cols: weight.cols,
-        }
-    }
-
-    /// Columns `start..start + out.len()` of a row, as f32; `start` is a multiple of 16.
-    #[inline(always)]
-    fn decode(&self, row: usize, start: usize, out: &mut [f32]) {
-        let first = row * self.cols + start;
-        let elements = |bytes: usize| &self.data[first * bytes..][..out.len() * bytes];
-        match self.format {
-            Format::F32 => out.copy_from_slice(bytemuck::cast_slice(elements(4))),
-            Format::BF16 => {
-                let stored: &[u16] = bytemuck::cast_slice(elements(2));
-                for (out, bits) in out.iter_mut().zip(stored) {
-                    *out = f32::from_bits(u32::from(*bits) << 16);
-                }
-            }
-            Format::F16 => {
-                let stored: &[u16] = bytemuck::cast_slice(elements(2));
-                for (out, bits) in out.iter_mut().zip(stored) {
-                    *out = f16_to_f32(*bits);
-                }
-            }
-            Format::Fp8 => {
-                let stored = elements(1);
-                for (out, byte) in out.iter_mut().zip(stored) {
-                    *out = fp8_to_f32(*byte) * self.scale;
-                }
-            }
-            Format::Nvfp4 => self.decode_nvfp4(row, start, out),
-        }
-    }
-
-    #[inline(always)]
-    fn decode_nvfp4(&self, row: usize, start: usize, out: &mut [f32]) {
-        let codes = &self.data[(row * self.cols + start) / 2..][..out.len() / 2];
-        let scales = &self.scales[(row * self.cols + start) / NVFP4_GROUP..];
-        let (groups, _) = out.as_chunks_mut::<NVFP4_GROUP>();
-        let (bytes, _) = codes.as_chunks::<{ NVFP4_GROUP / 2 }>();
-        for ((out, bytes), scale) in groups.iter_mut().zip(bytes).zip(scales) {
-            let scale = e4m3_to_f32(*scale) * self.scale;
-            for (pair, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
-                *pair = E2M1_PAIRS[usize::from(*byte)];
-            }
-            out.iter_mut().for_each(|v| *v *= scale);
-        }
-    }
-}
-
-/// Values of the two codes of a byte, low nibble first.
-const E2M1_PAIRS: [[f32; 2]; 256] = {
-    let mut pairs = [[0.0; 2]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let (low, high) = (byte & 15, byte >> 4);
-        pairs[byte] = [
-            if low < 8 { E2M1[low] } else { -E2M1[low - 8] },
-            if high < 8 { E2M1[high] } else { -E2M1[high - 8] },
-        ];
-        byte += 1;
-    }
-    pairs
-};
-
-/// Exponent and mantissa move to their places in an f32, and a power of two makes up for the bias; unlike a table or
-/// a conversion call it vectorises everywhere, and subnormals come out right. Weights are finite.
-#[inline(always)]
-fn f16_to_f32(bits: u16) -> f32 {
-    let bits = u32::from(bits);
-    let magnitude = f32::from_bits((bits & 0x7fff) << 13) * f32::from_bits((254 - 15) << 23);
-    f32::from_bits(magnitude.to_bits() | (bits & 0x8000) << 16)
-}
-
-/// As [`f16_to_f32`].
-#[inline(always)]
-fn fp8_to_f32(byte: u8) -> f32 {
-    let bits = u32::from(byte);
-    let magnitude = f32::from_bits((bits & 0x7f) << 20) * f32::from_bits((254 - 7) << 23);
-    f32::from_bits(magnitude.to_bits() | (bits & 0x80) << 24)
-}
 
 /// Columns that are decoded at once: a few rows of them stay in the first-level cache, a panel in the second.
 const DEPTH: usize = 1024;
@@ -140,21 +36,117 @@ impl Inputs {
     }
 }
 
-/// `x weight^T`, in panels of [`PANEL`] outputs: panel by panel, `[outputs of the panel, rows]`.
-pub(super) fn product(x: &Inputs, weight: Matrix<'_>) -> Vec<f32> {
-    let mut out = vec![0.0; weight.rows * x.rows];
-    if x.rows == 0 {
-        return out;
-    }
-    let panels = out.chunks_mut(PANEL * x.rows).enumerate().collect();
-    let arch = Arch::new();
-    parallel::each(x.rows * weight.rows * weight.cols, panels, |(index, out)| {
-        BUFFER.with_borrow_mut(|buffer| {
-            buffer.resize(PANEL * DEPTH, 0.0);
-            arch.dispatch(Panel { x, weight, first: index * PANEL, buffer, out });
+/// A product of all rows, in panels of [`PANEL`] outputs.
+pub(super) struct Product {
+    /// Panel by panel, `[rows, outputs of the panel]`.
+    values: Vec<f32>,
+    rows: usize,
+}
+
+impl Product {
+    /// `x weight^T`.
+    pub(super) fn new(x: &Inputs, weight: Matrix<'_>) -> Self {
+        let mut values = vec![0.0; weight.rows * x.rows];
+        let panels = values.chunks_mut(PANEL * x.rows.max(1)).enumerate().collect();
+        let (arch, halves) = (Arch::new(), Halves::of(x, weight));
+        let work = x.rows * weight.rows * weight.cols;
+        parallel::each(work, panels, |(index, out): (usize, &mut [f32])| {
+            let first = index * PANEL;
+            if let Some(x) = &halves {
+                return arch.dispatch(Halved { x, weight, first, out });
+            }
+            BUFFER.with_borrow_mut(|buffer| {
+                buffer.resize(PANEL * DEPTH, 0.0);
+                arch.dispatch(Panel { x, weight, first, buffer, out });
+            });
         });
-    });
-    out
+        Self { values, rows: x.rows }
+    }
+
+    /// The outputs of one row, in runs that follow each other.
+    pub(super) fn row(&self, row: usize) -> impl Iterator<Item = &[f32]> {
+        self.values.chunks(PANEL * self.rows).map(move |panel| {
+            let width = panel.len() / self.rows;
+            &panel[row * width..][..width]
+        })
+    }
+}
+
+/// One row of inputs, even and odd columns apart, to meet pairs of bf16 in registers.
+struct Halves([Vec<f32>; 2]);
+
+impl Halves {
+    /// For one row and a bf16 matrix whose rows are whole words.
+    fn of(x: &Inputs, weight: Matrix<'_>) -> Option<Self> {
+        let words = bytemuck::try_cast_slice::<u8, u32>(weight.data).is_ok();
+        let fits = weight.format == Format::BF16 && weight.cols.is_multiple_of(2) && words;
+        (fits && x.rows == 1).then(|| {
+            let (pairs, _) = x.values[..weight.cols].as_chunks::<2>();
+            Self([0, 1].map(|i| pairs.iter().map(|pair| pair[i]).collect()))
+        })
+    }
+}
+
+/// One task of a product of one row with a bf16 matrix: bandwidth decides, so nothing passes through a buffer.
+struct Halved<'a> {
+    x: &'a Halves,
+    weight: Matrix<'a>,
+    /// First weight row.
+    first: usize,
+    /// `[weight rows]`
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Halved<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Halves([even, odd]) = self.x;
+        let width = self.weight.cols / 2;
+        let words: &[u32] = bytemuck::cast_slice(self.weight.data);
+        let words = &words[self.first * width..][..self.out.len() * width];
+        let (blocks, rest) = self.out.as_chunks_mut::<4>();
+        let (whole, last) = words.split_at(blocks.len() * 4 * width);
+        for (out, words) in blocks.iter_mut().zip(whole.chunks_exact(4 * width)) {
+            let rows = [0, 1, 2, 3].map(|i| &words[i * width..][..width]);
+            *out = dot_pairs(simd, even, odd, rows);
+        }
+        for (out, row) in rest.iter_mut().zip(last.chunks_exact(width)) {
+            [*out] = dot_pairs(simd, even, odd, [row]);
+        }
+    }
+}
+
+/// Inner products of a split row with rows of bf16 pairs: the odd column is the high half of a word as it stands.
+#[inline(always)]
+fn dot_pairs<S: Simd, const W: usize>(
+    simd: S,
+    even: &[f32],
+    odd: &[f32],
+    rows: [&[u32]; W],
+) -> [f32; W] {
+    const HIGH: u32 = 0xffff_0000;
+    let ((even, even_tail), (odd, odd_tail)) = (S::as_simd_f32s(even), S::as_simd_f32s(odd));
+    let heads = rows.map(|row| &S::as_simd_u32s(row).0[..even.len()]);
+    let (shift, mask) = (simd.splat_u32s(16), simd.splat_u32s(HIGH));
+    let mut sums = [[simd.splat_f32s(0.0); 2]; W];
+    for (i, (even, odd)) in even.iter().zip(odd).enumerate() {
+        for w in 0..W {
+            let words = heads[w][i];
+            let low = simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(words, shift));
+            let high = simd.transmute_f32s_u32s(simd.and_u32s(words, mask));
+            sums[w][0] = fma(simd, low, *even, sums[w][0]);
+            sums[w][1] = fma(simd, high, *odd, sums[w][1]);
+        }
+    }
+    std::array::from_fn(|w| {
+        let tail = S::as_simd_u32s(rows[w]).1.iter().zip(even_tail).zip(odd_tail);
+        let pair = |((word, even), odd): ((&u32, &f32), &f32)| {
+            f32::from_bits(word << 16) * even + f32::from_bits(word & HIGH) * odd
+        };
+        simd.reduce_sum_f32s(simd.add_f32s(sums[w][0], sums[w][1])) + tail.map(pair).sum::<f32>()
+    })
 }
 
 thread_local! {
@@ -170,7 +162,7 @@ struct Panel<'a> {
     first: usize,
     /// `[PANEL, DEPTH]`
     buffer: &'a mut [f32],
-    /// `[weight rows, rows]`
+    /// `[rows, weight rows]`
     out: &'a mut [f32],
 }
 
@@ -179,26 +171,31 @@ impl WithSimd for Panel<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let rows = self.x.rows;
+        let Self { x, weight, first, buffer, out } = self;
+        let width = out.len() / x.rows;
         // With few rows a decoded weight is used at once, from the first-level cache.
-        let together = if rows <= 2 * TILE[0] { TILE[1] } else { PANEL };
-        for start in (0..self.weight.cols).step_by(DEPTH) {
-            let depth = DEPTH.min(self.weight.cols - start);
+        let together = if x.rows <= 2 * TILE[0] { TILE[1] } else { PANEL };
+        for start in (0..weight.cols).step_by(DEPTH) {
+            let depth = DEPTH.min(weight.cols - start);
             let padded = depth.next_multiple_of(16);
-            for (group, out) in self.out.chunks_mut(together * rows).enumerate() {
-                let first = self.first + group * together;
-                let decoded = &mut self.buffer[..out.len() / rows * padded];
+            for group in (0..width).step_by(together) {
+                let count = together.min(width - group);
+                let decoded = &mut buffer[..count * padded];
                 for (row, to) in decoded.chunks_mut(padded).enumerate() {
-                    self.weight.decode(first + row, start, &mut to[..depth]);
+                    weight.decode(simd, first + group + row, start, &mut to[..depth]);
                     to[depth..].fill(0.0);
                 }
-                multiply(simd, self.x, start, decoded, padded, out);
+                multiply(simd, x, start, decoded, padded, (&mut *out, width, group));
             }
+        }
+        if weight.scale != 1.0 {
+            out.iter_mut().for_each(|v| *v *= weight.scale);
         }
     }
 }
 
-/// `out += weights x^T` over columns `start..start + depth`. Weights are `[outputs, depth]`, out `[outputs, rows]`.
+/// `out += x weights^T` over columns `start..start + depth`. Weights are `[outputs, depth]`; `out` are the values, the
+/// width of their rows and the column of the first output.
 #[inline(always)]
 fn multiply<S: Simd>(
     simd: S,
@@ -206,39 +203,38 @@ fn multiply<S: Simd>(
     start: usize,
     weights: &[f32],
     depth: usize,
-    out: &mut [f32],
+    (out, width, column): (&mut [f32], usize, usize),
 ) {
     for row in (0..x.rows).step_by(TILE[0]) {
         let rows = TILE[0].min(x.rows - row);
-        let input = |i: usize| &x.values[(row + i.min(rows - 1)) * x.stride + start..][..depth];
-        let blocks = weights.chunks(TILE[1] * depth).zip(out.chunks_mut(TILE[1] * x.rows));
-        for (weights, out) in blocks {
-            let out = &mut out[row..];
+        let input = |i: usize| &x.values[(row + i) * x.stride + start..][..depth];
+        for (block, weights) in weights.chunks(TILE[1] * depth).enumerate() {
+            let out = &mut out[row * width + column + block * TILE[1]..];
             if weights.len() < TILE[1] * depth {
-                for (weight, out) in weights.chunks(depth).zip(out.chunks_mut(x.rows)) {
-                    for (i, out) in out.iter_mut().take(rows).enumerate() {
+                for (j, weight) in weights.chunks(depth).enumerate() {
+                    for i in 0..rows {
                         let [[sum]] = tile(simd, [input(i)], [weight]);
-                        *out += sum;
+                        out[i * width + j] += sum;
                     }
                 }
                 continue;
             }
             let w = [0, 1, 2].map(|i| &weights[i * depth..][..depth]);
             match rows {
-                1 => add(out, x.rows, tile(simd, [input(0)], w)),
-                2 => add(out, x.rows, tile(simd, [input(0), input(1)], w)),
-                3 => add(out, x.rows, tile(simd, [input(0), input(1), input(2)], w)),
-                _ => add(out, x.rows, tile(simd, [0, 1, 2, 3].map(input), w)),
+                1 => add(out, width, tile(simd, [input(0)], w)),
+                2 => add(out, width, tile(simd, [input(0), input(1)], w)),
+                3 => add(out, width, tile(simd, [input(0), input(1), input(2)], w)),
+                _ => add(out, width, tile(simd, [0, 1, 2, 3].map(input), w)),
             }
         }
     }
 }
 
 #[inline(always)]
-fn add<const X: usize, const W: usize>(out: &mut [f32], stride: usize, sums: [[f32; W]; X]) {
+fn add<const X: usize, const W: usize>(out: &mut [f32], width: usize, sums: [[f32; W]; X]) {
     for (i, sums) in sums.iter().enumerate() {
         for (j, sum) in sums.iter().enumerate() {
-            out[j * stride + i] += sum;
+            out[i * width + j] += sum;
         }
     }
 }
@@ -267,31 +263,21 @@ fn tile<S: Simd, const X: usize, const W: usize>(
     sums.map(|sums| sums.map(|sum| simd.reduce_sum_f32s(sum)))
 }
 
-/// Hands row `row` of a product to `store`, output by output.
-pub(super) fn outputs(product: &[f32], rows: usize, row: usize) -> impl Iterator<Item = f32> {
-    product.iter().skip(row).step_by(rows).copied()
-}
-
 pub(super) fn matmul(op: &Matmul<'_, Cpu>) {
     let (Some(x), Some(mut out)) = (op.x.f32_rows(), op.out.f32_rows_mut()) else {
         return op.reference();
     };
-    let rows = op.x.rows();
-    let inputs = Inputs::new(op.x.cols(), (0..rows).map(|r| x.row(r)));
-    let values = product(&inputs, Matrix::of(op.weight, 0));
+    let inputs = Inputs::new(op.x.cols(), (0..op.x.rows()).map(|r| x.row(r)));
+    let product = Product::new(&inputs, Matrix::of(op.weight, 0));
     let bias = op.bias.as_ref().and_then(|b| b.f32_rows());
-    let bias = bias.as_ref().map(|b| b.row(0));
-    store(&mut out, &values, bias, op.store);
-}
-
-/// Writes a product `[outputs, rows]` to rows.
-fn store(out: &mut RowsMut<'_>, values: &[f32], bias: Option<&[f32]>, store: Store) {
-    let targets: Vec<_> = out.rows().collect();
-    let rows = targets.len();
-    let work = values.len();
-    parallel::each(work, targets.into_iter().enumerate().collect(), |(row, target)| {
-        for (o, (target, value)) in target.iter_mut().zip(outputs(values, rows, row)).enumerate() {
-            store.apply(target, value + bias.map_or(0.0, |b| b[o]));
+    let (bias, store) = (bias.as_ref().map(|b| b.row(0)), op.store);
+    let work = op.x.rows() * op.out.cols();
+    parallel::each(work, out.rows().enumerate().collect(), |(row, out): (usize, &mut [f32])| {
+        for (run, (out, values)) in out.chunks_mut(PANEL).zip(product.row(row)).enumerate() {
+            let bias = bias.map(|b| &b[run * PANEL..]);
+            for (o, (out, value)) in out.iter_mut().zip(values).enumerate() {
+                store.apply(out, value + bias.map_or(0.0, |b| b[o]));
+            }
         }
     });
 }
@@ -300,8 +286,25 @@ pub(super) fn embed(op: &Embed<'_, Cpu>) {
     let tokens = op.tokens.dense_u32();
     let Some(mut out) = op.out.f32_rows_mut() else { return op.reference() };
     let table = Matrix::of(op.table, 0);
+    let arch = Arch::new();
     for (out, token) in out.rows().zip(tokens) {
-        table.decode(to_usize(token), 0, out);
-        out.iter_mut().for_each(|v| *v *= op.scale);
+        arch.dispatch(Lookup { table, row: to_usize(token), out });
+        out.iter_mut().for_each(|v| *v *= op.scale * table.scale);
+    }
+}
+
+/// One row of a table as f32.
+struct Lookup<'a> {
+    table: Matrix<'a>,
+    row: usize,
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Lookup<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        self.table.decode(simd, self.row, 0, self.out);
     }
 }

@@ -3,6 +3,7 @@
 mod attention;
 mod buffer;
 mod matmul;
+mod matrix;
 mod moe;
 mod norm;
 mod parallel;

@@ -1,6 +1,7 @@
 //! Products with chosen experts: pairs of one expert run as one product.
 
-use super::matmul::{Inputs, Matrix, outputs, product};
+use super::matmul::{Inputs, Product};
+use super::matrix::Matrix;
 use super::pointwise::apply;
 use super::{Cpu, parallel};
 use crate::batch::to_usize;
@@ -23,11 +24,15 @@ pub(super) fn moe_matmul(op: &MoeMatmul<'_, Cpu>) {
             ExpertInput::Pair => x.row(to_usize(*pair)),
         };
         let inputs = Inputs::new(op.x.cols(), pairs.iter().map(row));
-        let values = product(&inputs, Matrix::of(op.weight, expert));
+        let product = Product::new(&inputs, Matrix::of(op.weight, expert));
         for (index, pair) in pairs.iter().enumerate() {
             let out = out.row(to_usize(*pair));
-            let values = outputs(&values, pairs.len(), index);
-            out.iter_mut().zip(values).for_each(|(out, value)| *out = value);
+            let mut rest = &mut *out;
+            for run in product.row(index) {
+                let (head, tail) = rest.split_at_mut(run.len());
+                head.copy_from_slice(run);
+                rest = tail;
+            }
             apply(op.activation, out);
         }
     }

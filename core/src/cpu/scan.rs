@@ -1,29 +1,42 @@
 //! Convolution and scan: a task a head and segment, vectors along channels or state.
 
 use super::parallel;
-use super::simd::{exp, fma, silu};
+use super::pointwise::apply;
+use super::simd::{exp, fma};
 use super::{Cpu, buffer::SegmentView};
-use crate::ops::{Activation, CausalConv1d, SsmScan, softplus};
+use crate::ops::{CausalConv1d, SsmScan, softplus};
 use pulp::{Arch, Simd, WithSimd};
+
+/// Segments shorter than this pass channel by channel: turning taps and window round would cost more than it saves.
+const WORTH_TURNING: usize = 4;
 
 pub(super) fn causal_conv1d(op: &CausalConv1d<Cpu>) {
     let (Some(x), Some(mut out)) = (op.x.f32_rows(), op.out.f32_rows_mut()) else {
         return op.reference();
     };
+    let (Some(mut state), Some(weight)) = (op.state.f32_rows_mut(), op.weight.f32_rows()) else {
+        return;
+    };
     let (channels, width) = (op.x.cols(), op.weight.cols());
-    let weight = op.weight.dense();
-    let taps = transposed(&weight, channels, width);
+    let taps = weight.all(channels);
     let bias = op.bias.as_ref().map_or_else(|| vec![0.0; channels], |b| b.dense());
-    let Some(mut state) = op.state.f32_rows_mut() else { return };
-    let arch = Arch::new();
     for segment in op.segments.list() {
         let window = slot(state.all(), segment, channels * (width - 1));
-        let history = if segment.fresh() {
-            vec![0.0; window.len()]
-        } else {
-            transposed(window, channels, width - 1)
-        };
-        // Input `i` rows after the first one the window holds.
+        if segment.fresh() {
+            window.fill(0.0);
+        }
+        if segment.len < WORTH_TURNING {
+            for row in segment.rows() {
+                let out = out.row(row);
+                out.copy_from_slice(&bias);
+                by_channel(out, x.row(row), taps, window);
+                apply(op.activation, out);
+            }
+            continue;
+        }
+        let taps = turned(taps, width);
+        let history = turned(window, width - 1);
+        // Input `i` rows after the first one that the window holds.
         let input = |i: usize| match i.checked_sub(width - 1) {
             Some(row) => x.row(segment.first_row + row),
             None => &history[i * channels..][..channels],
@@ -31,17 +44,10 @@ pub(super) fn causal_conv1d(op: &CausalConv1d<Cpu>) {
         for row in 0..segment.len {
             let out = out.row(segment.first_row + row);
             out.copy_from_slice(&bias);
-            arch.dispatch(|| {
-                for (j, taps) in taps.chunks(channels).enumerate() {
-                    multiply_add(out, taps, input(row + j));
-                }
-                if op.activation == Activation::Silu {
-                    out.iter_mut().for_each(|v| *v = silu(*v));
-                }
-            });
-            if !matches!(op.activation, Activation::Silu | Activation::Identity) {
-                out.iter_mut().for_each(|v| *v = op.activation.apply(*v));
+            for (j, taps) in taps.chunks(channels).enumerate() {
+                out.iter_mut().zip(taps).zip(input(row + j)).for_each(|((o, t), x)| *o += t * x);
             }
+            apply(op.activation, out);
         }
         for j in 0..width - 1 {
             for (window, x) in window.chunks_mut(width - 1).zip(input(segment.len + j)) {
@@ -51,16 +57,27 @@ pub(super) fn causal_conv1d(op: &CausalConv1d<Cpu>) {
     }
 }
 
-#[inline(always)]
-fn multiply_add(out: &mut [f32], taps: &[f32], x: &[f32]) {
-    for ((out, tap), x) in out.iter_mut().zip(taps).zip(x) {
-        *out += tap * x;
+/// One row: adds to `out`, and moves the row into the window. Taps are `[channels, width]`, the window one less wide.
+fn by_channel(out: &mut [f32], x: &[f32], taps: &[f32], window: &mut [f32]) {
+    let width = taps.len() / x.len();
+    let channels = taps.chunks_exact(width).zip(window.chunks_exact_mut(width - 1));
+    for ((out, x), (taps, window)) in out.iter_mut().zip(x).zip(channels) {
+        *out += taps[width - 1] * x;
+        for j in 0..width - 1 {
+            *out += taps[j] * window[j];
+            window[j] = if j + 2 < width { window[j + 1] } else { *x };
+        }
     }
 }
 
-/// `[rows, cols]` as `[cols, rows]`.
-fn transposed(values: &[f32], rows: usize, cols: usize) -> Vec<f32> {
-    (0..cols).flat_map(|c| (0..rows).map(move |r| values[r * cols + c])).collect()
+/// Rows of `cols` as columns.
+fn turned(values: &[f32], cols: usize) -> Vec<f32> {
+    let rows = values.len() / cols;
+    let mut out = vec![0.0; values.len()];
+    for (r, row) in values.chunks_exact(cols).enumerate() {
+        row.iter().enumerate().for_each(|(c, value)| out[c * rows + r] = *value);
+    }
+    out
 }
 
 /// The state of a segment's slot.

@@ -29,17 +29,44 @@ pub(super) fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     simd.reduce_sum_f32s(sum) + tail
 }
 
-/// `out += factor * x`.
+/// `out += sum of factors * xs`, all of one length.
 #[inline(always)]
-pub(super) fn add_scaled<S: Simd>(simd: S, out: &mut [f32], factor: f32, x: &[f32]) {
-    let ((out, out_tail), (x, x_tail)) = (S::as_mut_simd_f32s(out), S::as_simd_f32s(x));
-    let factors = simd.splat_f32s(factor);
-    for (out, x) in out.iter_mut().zip(x) {
-        *out = fma(simd, factors, *x, *out);
+pub(super) fn add_scaled<S: Simd, const N: usize>(
+    simd: S,
+    out: &mut [f32],
+    factors: [f32; N],
+    xs: [&[f32]; N],
+) {
+    let (head, tail) = S::as_mut_simd_f32s(out);
+    let splats = factors.map(|f| simd.splat_f32s(f));
+    let heads = xs.map(|x| &S::as_simd_f32s(x).0[..head.len()]);
+    for (i, out) in head.iter_mut().enumerate() {
+        for n in 0..N {
+            *out = fma(simd, splats[n], heads[n][i], *out);
+        }
     }
-    for (out, x) in out_tail.iter_mut().zip(x_tail) {
-        *out += factor * x;
+    for n in 0..N {
+        for (out, x) in tail.iter_mut().zip(S::as_simd_f32s(xs[n]).1) {
+            *out += factors[n] * x;
+        }
     }
+}
+
+/// Inner products of one slice with several of its length.
+#[inline(always)]
+pub(super) fn dots<S: Simd, const N: usize>(simd: S, a: &[f32], bs: [&[f32]; N]) -> [f32; N] {
+    let (head, tail) = S::as_simd_f32s(a);
+    let heads = bs.map(|b| &S::as_simd_f32s(b).0[..head.len()]);
+    let mut sums = [simd.splat_f32s(0.0); N];
+    for (i, a) in head.iter().enumerate() {
+        for n in 0..N {
+            sums[n] = fma(simd, *a, heads[n][i], sums[n]);
+        }
+    }
+    std::array::from_fn(|n| {
+        let rest = S::as_simd_f32s(bs[n]).1.iter().zip(tail);
+        simd.reduce_sum_f32s(sums[n]) + rest.map(|(a, b)| a * b).sum::<f32>()
+    })
 }
 
 /// `exp(x)` within 2 units in the last place for `x` in -87 to 88, and the value at the nearer end outside.
