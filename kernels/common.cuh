@@ -126,7 +126,7 @@ __device__ inline void store(const Window& w, u64 row, u32 col, float v, const S
     store(w, row, col, v);
 }
 
-// Codes of 8 columns lie in one word, columns 0 2 4 6 in its low half and 1 3 5 7 in its high half (load.cu).
+// Codes of 8 columns lie in one word, columns 0 2 4 6 in its low half and 1 3 5 7 in its high half (common_load.cu).
 __device__ inline u32 nvfp4_code(u32 word, u32 col) { return word >> ((col & 7) / 2 * 4 + (col & 1) * 16) & 15; }
 
 __device__ inline float weight_at(const Bank& w, u32 expert, u32 row, u32 col) {

@@ -37,6 +37,16 @@ impl Default for Options {
 impl Options {
     /// f32 everywhere.
     pub const F32: Self = Self { activations: DType::F32, kv: DType::F32, plain: false };
+
+    /// The choices that shape a model's buffers.
+    pub const fn policy(&self) -> Policy {
+        Policy {
+            activations: self.activations,
+            kv: self.kv,
+            alignment: ALIGNMENT,
+            group_experts_from: 8,
+        }
+    }
 }
 
 /// A CUDA device as a back end.
@@ -186,12 +196,7 @@ impl Backend for Cuda {
     }
 
     fn policy(&self) -> Policy {
-        Policy {
-            activations: self.options.activations,
-            kv: self.options.kv,
-            alignment: ALIGNMENT,
-            group_experts_from: 8,
-        }
+        self.options.policy()
     }
 
     fn allocate(&self, bytes: usize, class: Memory, label: &str) -> Result<CudaBuffer> {

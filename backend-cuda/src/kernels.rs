@@ -33,7 +33,7 @@ pub const SOURCES: &[(&str, &str)] = sources![
     "embed",
     "gated_rms_norm",
     "kv_append",
-    "load",
+    "common_load",
     "matmul",
     "moe_combine",
     "moe_group",

@@ -31,6 +31,29 @@ pub struct DeviceReport {
     pub refused: Option<String>,
 }
 
+impl std::fmt::Display for DeviceReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.memory > 0 {
+            let (major, minor) = self.capability;
+            writeln!(f, "[{}] {} (compute capability {major}.{minor})", self.ordinal, self.name)?;
+            writeln!(
+                f,
+                "    {} MiB memory, {} MiB free, {} multiprocessors, driver for CUDA {}.{}",
+                self.memory >> 20,
+                self.free >> 20,
+                self.multiprocessors,
+                self.driver / 1000,
+                self.driver % 1000 / 10
+            )?;
+        }
+        match (&self.refused, &self.nvrtc) {
+            (Some(why), _) => write!(f, "    rejected: {why}"),
+            (None, Some(path)) => write!(f, "    usable, kernels compiled by {path}"),
+            (None, None) => write!(f, "    usable"),
+        }
+    }
+}
+
 /// Every CUDA device, or one entry that says why there is none.
 pub fn devices() -> Vec<DeviceReport> {
     if !driver::present() {

@@ -1,7 +1,7 @@
 //! Weights on the device: the stored bytes, experts one after the other, nothing widened.
 //!
 //! Planes: the elements, the f32 scale of each matrix, the block scales where the format has them. NVFP4 codes are
-//! reordered inside every 8 columns by `kernels/load.cu`, so that one shift and one mask give two neighbours.
+//! reordered inside every 8 columns by `kernels/common_load.cu`, so that one shift and one mask give two neighbours.
 
 use crate::cuda::Cuda;
 use crate::driver::{Block, Shape};
@@ -88,6 +88,6 @@ impl Cuda {
         let mut args = Args::new();
         args.push(codes.pointer()).push(words);
         let shape = Shape { grid: [self.blocks(words, 256), 1, 1], threads: 256, shared: 0 };
-        self.launch("load", "load_nvfp4", shape, &mut args)
+        self.launch("common_load", "load_nvfp4", shape, &mut args)
     }
 }

@@ -12,6 +12,15 @@ use whipsnake_core::weight::{StoredWeight, Weight};
 /// From this many rows on a product by expert fills tiles better than it repeats weights.
 const GROUP_EXPERTS_FROM: usize = 32;
 
+/// The choices of this back end that shape a model's buffers, the same on every device.
+pub const POLICY: Policy = Policy {
+    activations: DType::F32,
+    kv: DType::F32,
+    // 256 fits usize.
+    alignment: ALIGNMENT as usize,
+    group_experts_from: GROUP_EXPERTS_FROM,
+};
+
 /// The op methods: each goes to the function of its name in `ops/`.
 macro_rules! hosts {
     ($($name:ident: $op:ty),* $(,)?) => {
@@ -29,13 +38,7 @@ impl Backend for Wgpu {
     }
 
     fn policy(&self) -> Policy {
-        Policy {
-            activations: DType::F32,
-            kv: DType::F32,
-            // 256 fits usize.
-            alignment: ALIGNMENT as usize,
-            group_experts_from: GROUP_EXPERTS_FROM,
-        }
+        POLICY
     }
 
     fn allocate(&self, bytes: usize, class: Memory, label: &str) -> Result<Buffer> {

@@ -10,9 +10,9 @@ use whipsnake_core::error::{Error, Result};
 /// Helpers that every kernel may use.
 const COMMON: &str = include_str!("../../shaders/common.wgsl");
 /// Stored weight formats.
-const WEIGHT: &str = include_str!("../../shaders/weight.wgsl");
+const WEIGHT: &str = include_str!("../../shaders/common_weight.wgsl");
 /// Tiled products.
-const TILE: &str = include_str!("../../shaders/tile.wgsl");
+const TILE: &str = include_str!("../../shaders/common_tile.wgsl");
 
 /// Products for few rows, before their subgroup forms.
 const MATMUL_VEC: &str = include_str!("../../shaders/matmul_vec.wgsl");

@@ -19,8 +19,12 @@ mod recorder;
 mod transfer;
 mod variants;
 
+pub use backend::POLICY;
 pub use buffer::Buffer;
 pub use device::{Demands, Options, Wgpu};
 pub use kernel::Kernel;
 pub use ops::kernels;
+#[cfg(not(target_arch = "wasm32"))]
+pub use probe::devices;
+pub use probe::{DeviceReport, devices_async};
 pub use variants::Reduction;

@@ -71,6 +71,13 @@ pub struct DeviceReport {
     pub verdict: Verdict,
 }
 
+impl DeviceReport {
+    /// Whether it is a GPU that can run models, not a program that imitates one.
+    pub fn is_hardware(&self) -> bool {
+        self.kind != "software" && !matches!(self.verdict, Verdict::Rejected(_))
+    }
+}
+
 impl fmt::Display for DeviceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (limits, features) = (&self.limits, &self.features);

@@ -10,7 +10,7 @@ pub use commands::{
     BenchArgs, ChatArgs, ContextArgs, DevicesArgs, GenerateArgs, LogitsArgs, PerplexityArgs,
     PlanArgs, SelfcheckArgs,
 };
-pub use groups::{BackendArgs, BackendChoice, ModelArgs, SamplingArgs};
+pub use groups::{BackendArgs, BackendChoice, ModelArgs, Precision, SamplingArgs};
 pub use parse::{LogitBias, TemplateArg};
 
 const ABOUT: &str = "Run hybrid state-space language models on CUDA, any other GPU, or the CPU";

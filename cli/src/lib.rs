@@ -14,3 +14,4 @@ pub mod output;
 pub mod repl;
 pub mod replies;
 pub mod runtime;
+pub mod select;

@@ -5,19 +5,20 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
+use whipsnake_core::backend::Backend;
 use whipsnake_core::checkpoint::Checkpoint;
-use whipsnake_core::cpu::Cpu;
 use whipsnake_core::generation::GenerationConfig;
 use whipsnake_core::model::Dims;
-use whipsnake_core::model::weights::LoadProgress;
+use whipsnake_core::model::weights::{LoadProgress, Progress};
 use whipsnake_core::sampling::SamplingOptions;
 use whipsnake_core::session::{DeviceSession, Session};
 use whipsnake_core::tokenizer::Tokenizer;
 
-use crate::args::{BackendArgs, BackendChoice, ModelArgs, SamplingArgs};
+use crate::args::{BackendArgs, ModelArgs, SamplingArgs};
 use crate::embedded;
 use crate::failure::Hinted;
 use crate::hub::Hub;
+use crate::select::{self, BackendTask};
 
 /// A checkpoint with its text side.
 pub struct Model {
@@ -122,26 +123,26 @@ pub fn open_session(
         bar.set_message(step.name.to_string());
     };
     bar.set_length(checkpoint.inventory()?.read_bytes);
-    let session = match backend.backend {
-        BackendChoice::Cpu | BackendChoice::Auto => {
-            if !quiet && backend.backend == BackendChoice::Auto {
-                eprintln!(
-                    "running on the CPU: no GPU back end is usable here (`whipsnake devices` says why)"
-                );
-            }
-            pollster::block_on(DeviceSession::open(Cpu::new(), checkpoint, dims, &progress))?
-        }
-        BackendChoice::Cuda | BackendChoice::Wgpu => {
-            return Err(Hinted::new(format!(
-                "the {} back end is not usable here",
-                backend.backend
-            ))
-            .hint("whipsnake devices")
-            .into());
-        }
-    };
+    let task = Open { checkpoint, dims, progress: &progress };
+    let session = select::on_backend(backend, quiet, task)?;
     bar.finish_and_clear();
-    Ok(Box::new(session))
+    Ok(session)
+}
+
+/// Loads a checkpoint on a back end.
+struct Open<'a> {
+    checkpoint: &'a Checkpoint,
+    dims: Dims,
+    progress: Progress<'a>,
+}
+
+impl BackendTask for Open<'_> {
+    type Output = Box<dyn Session>;
+
+    fn run<B: Backend>(self, backend: B) -> anyhow::Result<Self::Output> {
+        let session = DeviceSession::open(backend, self.checkpoint, self.dims, self.progress);
+        Ok(Box::new(pollster::block_on(session)?))
+    }
 }
 
 /// A bar on standard error while a person looks at it.

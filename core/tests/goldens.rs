@@ -8,7 +8,8 @@ use whipsnake_core::cpu::Cpu;
 fn check(make: fn() -> Cpu, fixtures: &[&str]) {
     for name in fixtures {
         let golden = Golden::open(&root().join(name)).unwrap();
-        let faults = golden.faults(&|| Ok(make()), Closeness::Absolute(2e-4));
+        let make = || Ok(make());
+        let faults = golden.faults(&make, Closeness::Absolute(2e-4));
         let faults = pollster::block_on(faults).unwrap();
         assert!(faults.is_empty(), "{name}:\n{}", faults.join("\n"));
     }

@@ -78,7 +78,7 @@ const fn activation_number(function: Activation) -> usize {
     }
 }
 
-/// The number of a format in `weight.wgsl`.
+/// The number of a format in `common_weight.wgsl`.
 const fn format_number(format: Format) -> u32 {
     match format {
         Format::F32 => 0,

@@ -26,6 +26,31 @@ pub struct BackendArgs {
     /// Device by number or by a part of its name, as `whipsnake devices` lists them
     #[arg(long, value_name = "N|NAME", value_parser = parse::non_empty)]
     pub device: Option<String>,
+    /// How activations, keys and values are kept on a device that has the choice
+    #[arg(long, value_enum, default_value_t)]
+    pub precision: Precision,
+}
+
+/// How activations, keys and values are kept. Sums are always f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Precision {
+    /// What suits the device
+    #[default]
+    Auto,
+    /// Every digit: for comparing implementations
+    F32,
+    /// Half the bytes
+    Bf16,
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        })
+    }
 }
 
 /// What runs the model.

@@ -2,7 +2,7 @@
 
 mod bench;
 mod chat;
-//mod devices;
+mod devices;
 mod generate;
 mod logits;
 mod perplexity;
@@ -21,10 +21,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Logits(args) => logits::run(&args, quiet),
         Command::Perplexity(args) => perplexity::run(&args, quiet),
         Command::Bench(args) => bench::run(&args, quiet),
-        Command::Devices(args) => {
-            let _ = args;
-            Ok(())
-        }
+        Command::Devices(args) => devices::run(&args),
         Command::Selfcheck(args) => selfcheck::run(&args, quiet),
     }
 }

@@ -4,7 +4,6 @@ use whipsnake_core::backend::{Backend, Policy};
 use whipsnake_core::checkpoint::{Checkpoint, Geometry};
 use whipsnake_core::cpu::Cpu;
 use whipsnake_core::plan::{Plan, Request, bytes};
-use whipsnake_core::tensor::DType;
 
 use crate::args::{BackendChoice, PlanArgs};
 use crate::memory::available_memory;
@@ -46,11 +45,8 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
 /// The back ends that are priced, with the choices that shape their buffers.
 fn policies(choice: BackendChoice) -> Vec<(&'static str, Policy)> {
     let cpu = ("cpu", Cpu::new().policy());
-    let gpu = |name, activations, kv| {
-        (name, Policy { activations, kv, alignment: 256, group_experts_from: 32 })
-    };
-    let wgpu = gpu("wgpu", DType::F32, DType::F32);
-    let cuda = gpu("cuda", DType::BF16, DType::BF16);
+    let wgpu = ("wgpu", whipsnake_wgpu::POLICY);
+    let cuda = ("cuda", whipsnake_cuda::Options::default().policy());
     match choice {
         BackendChoice::Auto => vec![cuda, wgpu, cpu],
         BackendChoice::Cuda => vec![cuda],

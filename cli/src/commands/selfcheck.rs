@@ -2,26 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use whipsnake_core::backend::Backend;
 use whipsnake_core::conformance::{Report, run_suite};
-use whipsnake_core::cpu::Cpu;
 
-use crate::args::{BackendChoice, SelfcheckArgs};
-use crate::failure::Hinted;
+use crate::args::SelfcheckArgs;
 use crate::output::Output;
+use crate::select::{self, BackendTask};
 
 /// Runs the command.
 pub fn run(args: &SelfcheckArgs, quiet: bool) -> anyhow::Result<()> {
     let filter = args.filter.as_deref().unwrap_or("");
-    let (name, report) = match args.backend.backend {
-        BackendChoice::Cpu | BackendChoice::Auto => {
-            ("cpu", pollster::block_on(run_suite(&Cpu::new(), filter)))
-        }
-        other => {
-            return Err(Hinted::new(format!("the {other} back end is not usable here"))
-                .hint("whipsnake devices")
-                .into());
-        }
-    };
+    let (name, report) = select::on_backend(&args.backend, quiet, Suite { filter })?;
     if report.outcomes.is_empty() {
         anyhow::bail!("no op's name holds {filter:?}");
     }
@@ -36,6 +27,19 @@ pub fn run(args: &SelfcheckArgs, quiet: bool) -> anyhow::Result<()> {
         anyhow::bail!("{failed} of {} cases failed on {name}", report.outcomes.len());
     }
     Ok(())
+}
+
+/// Runs the conformance suite.
+struct Suite<'a> {
+    filter: &'a str,
+}
+
+impl BackendTask for Suite<'_> {
+    type Output = (&'static str, Report);
+
+    fn run<B: Backend>(self, backend: B) -> anyhow::Result<Self::Output> {
+        Ok((backend.name(), pollster::block_on(run_suite(&backend, self.filter))))
+    }
 }
 
 /// One line an op, then every fault.

@@ -106,47 +106,35 @@ impl WithSimd for Halved<'_> {
         let width = self.weight.cols / 2;
         let words: &[u32] = bytemuck::cast_slice(self.weight.data);
         let words = &words[self.first * width..][..self.out.len() * width];
-        let (blocks, rest) = self.out.as_chunks_mut::<4>();
-        let (whole, last) = words.split_at(blocks.len() * 4 * width);
-        for (out, words) in blocks.iter_mut().zip(whole.chunks_exact(4 * width)) {
-            let rows = [0, 1, 2, 3].map(|i| &words[i * width..][..width]);
-            *out = dot_pairs(simd, even, odd, rows);
-        }
-        for (out, row) in rest.iter_mut().zip(last.chunks_exact(width)) {
-            [*out] = dot_pairs(simd, even, odd, [row]);
+        for (out, row) in self.out.iter_mut().zip(words.chunks_exact(width)) {
+            *out = dot_pairs(simd, even, odd, row);
         }
     }
 }
 
-/// Inner products of a split row with rows of bf16 pairs: the odd column is the high half of a word as it stands.
+/// Inner product of a split row with a row of bf16 pairs: the odd column is the high half of a word as it stands.
+///
+/// One row at a time, so that the weights are one stream from end to end, which prefetchers follow.
 #[inline(always)]
-fn dot_pairs<S: Simd, const W: usize>(
-    simd: S,
-    even: &[f32],
-    odd: &[f32],
-    rows: [&[u32]; W],
-) -> [f32; W] {
+fn dot_pairs<S: Simd>(simd: S, even: &[f32], odd: &[f32], row: &[u32]) -> f32 {
     const HIGH: u32 = 0xffff_0000;
     let ((even, even_tail), (odd, odd_tail)) = (S::as_simd_f32s(even), S::as_simd_f32s(odd));
-    let heads = rows.map(|row| &S::as_simd_u32s(row).0[..even.len()]);
+    let (words, words_tail) = S::as_simd_u32s(row);
     let (shift, mask) = (simd.splat_u32s(16), simd.splat_u32s(HIGH));
-    let mut sums = [[simd.splat_f32s(0.0); 2]; W];
-    for (i, (even, odd)) in even.iter().zip(odd).enumerate() {
-        for w in 0..W {
-            let words = heads[w][i];
-            let low = simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(words, shift));
-            let high = simd.transmute_f32s_u32s(simd.and_u32s(words, mask));
-            sums[w][0] = fma(simd, low, *even, sums[w][0]);
-            sums[w][1] = fma(simd, high, *odd, sums[w][1]);
-        }
+    let mut sums = [[simd.splat_f32s(0.0); 2]; 2];
+    for (i, ((words, even), odd)) in words.iter().zip(even).zip(odd).enumerate() {
+        let low = simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(*words, shift));
+        let high = simd.transmute_f32s_u32s(simd.and_u32s(*words, mask));
+        let [even_sum, odd_sum] = &mut sums[i % 2];
+        *even_sum = fma(simd, low, *even, *even_sum);
+        *odd_sum = fma(simd, high, *odd, *odd_sum);
     }
-    std::array::from_fn(|w| {
-        let tail = S::as_simd_u32s(rows[w]).1.iter().zip(even_tail).zip(odd_tail);
-        let pair = |((word, even), odd): ((&u32, &f32), &f32)| {
-            f32::from_bits(word << 16) * even + f32::from_bits(word & HIGH) * odd
-        };
-        simd.reduce_sum_f32s(simd.add_f32s(sums[w][0], sums[w][1])) + tail.map(pair).sum::<f32>()
-    })
+    let pair = |((word, even), odd): ((&u32, &f32), &f32)| {
+        f32::from_bits(word << 16) * even + f32::from_bits(word & HIGH) * odd
+    };
+    let tail = words_tail.iter().zip(even_tail).zip(odd_tail).map(pair).sum::<f32>();
+    let [first, second] = sums.map(|[even, odd]| simd.add_f32s(even, odd));
+    simd.reduce_sum_f32s(simd.add_f32s(first, second)) + tail
 }
 
 thread_local! {

@@ -1,0 +1,93 @@
+//! Which back end runs: the one that was asked for, or the best that works here.
+
+use anyhow::Context;
+use whipsnake_core::backend::Backend;
+use whipsnake_core::cpu::Cpu;
+use whipsnake_core::error::Result;
+use whipsnake_core::tensor::DType;
+use whipsnake_cuda::{Cuda, Options as CudaOptions};
+use whipsnake_wgpu::{Options as WgpuOptions, Wgpu};
+
+use crate::args::{BackendArgs, BackendChoice, Precision};
+
+/// Work for a back end whose type is only known once the devices were probed.
+pub trait BackendTask {
+    /// What it gives.
+    type Output;
+
+    /// Does it.
+    fn run<B: Backend>(self, backend: B) -> anyhow::Result<Self::Output>;
+}
+
+/// Runs `task` on the back end that `args` ask for.
+///
+/// `auto` takes CUDA where it works, else a GPU through wgpu, else the CPU, which it says in one line unless `quiet`.
+pub fn on_backend<T: BackendTask>(
+    args: &BackendArgs,
+    quiet: bool,
+    task: T,
+) -> anyhow::Result<T::Output> {
+    match args.backend {
+        BackendChoice::Cuda => task.run(cuda(args)?),
+        BackendChoice::Wgpu => task.run(wgpu(args)?),
+        BackendChoice::Cpu => task.run(Cpu::new()),
+        BackendChoice::Auto => automatic(args, quiet, task),
+    }
+}
+
+fn automatic<T: BackendTask>(
+    args: &BackendArgs,
+    quiet: bool,
+    task: T,
+) -> anyhow::Result<T::Output> {
+    if whipsnake_cuda::devices().iter().any(|d| d.refused.is_none()) {
+        match cuda(args) {
+            Ok(backend) => return task.run(backend),
+            Err(error) => tracing::warn!("CUDA is passed over: {error:#}"),
+        }
+    }
+    if whipsnake_wgpu::devices().iter().any(|d| d.is_hardware()) {
+        match wgpu(args) {
+            Ok(backend) => return task.run(backend),
+            Err(error) => tracing::warn!("wgpu is passed over: {error:#}"),
+        }
+    }
+    if args.device.is_some() {
+        anyhow::bail!("no usable GPU matches --device; `whipsnake devices` lists what there is");
+    }
+    if !quiet {
+        eprintln!("running on the CPU: no GPU is usable here (`whipsnake devices` says why)");
+    }
+    task.run(Cpu::new())
+}
+
+fn cuda(args: &BackendArgs) -> anyhow::Result<Cuda> {
+    let ordinal = match &args.device {
+        None => 0,
+        Some(name) => cuda_ordinal(name)?,
+    };
+    let options = match args.precision {
+        Precision::Auto => CudaOptions::default(),
+        Precision::F32 => CudaOptions::F32,
+        Precision::Bf16 => {
+            CudaOptions { activations: DType::BF16, kv: DType::BF16, ..CudaOptions::default() }
+        }
+    };
+    Ok(Cuda::with_options(ordinal, options)?)
+}
+
+/// The CUDA device of a number or a part of its name.
+fn cuda_ordinal(selector: &str) -> anyhow::Result<usize> {
+    if let Ok(ordinal) = selector.parse() {
+        return Ok(ordinal);
+    }
+    let devices = whipsnake_cuda::devices();
+    let found = devices.iter().find(|d| d.name.to_lowercase().contains(&selector.to_lowercase()));
+    found
+        .map(|d| d.ordinal)
+        .with_context(|| format!("no CUDA device matches {selector:?}; try `whipsnake devices`"))
+}
+
+fn wgpu(args: &BackendArgs) -> Result<Wgpu> {
+    Wgpu::open(&WgpuOptions { device: args.device.clone(), ..WgpuOptions::default() })
+}
