@@ -131,7 +131,9 @@ impl Tensor<Cpu> {
     pub(super) fn read_bytes(&self) -> Vec<u8> {
         let words = self.buffer().read();
         let bytes: &[u8] = bytemuck::cast_slice(&words);
-        (0..self.rows()).flat_map(|row| bytes[self.row_bytes(row)].iter().copied()).collect()
+        let mut dense = Vec::with_capacity(self.rows() * self.cols() * self.dtype().bytes());
+        (0..self.rows()).for_each(|row| dense.extend_from_slice(&bytes[self.row_bytes(row)]));
+        dense
     }
 
     /// Overwrites the window with dense bytes.
@@ -186,5 +188,82 @@ pub(crate) fn narrow(values: &[f32], dtype: DType) -> Vec<u8> {
         DType::F16 => values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect(),
         DType::F8E4M3 => values.iter().map(|&v| f32_to_e4m3(v)).collect(),
         DType::U32 => panic!("u32 tables are written as u32"),
+    }
+}
+
+/// Rows of an f32 window, read in place.
+pub(super) struct Rows<'a> {
+    words: RwLockReadGuard<'a, Vec<u32>>,
+    offset: usize,
+    stride: usize,
+    cols: usize,
+}
+
+impl Rows<'_> {
+    /// One row.
+    pub(super) fn row(&self, row: usize) -> &[f32] {
+        bytemuck::cast_slice(&self.words[self.offset + row * self.stride..][..self.cols])
+    }
+
+    /// The first `rows` rows of a dense window as one slice.
+    pub(super) fn all(&self, rows: usize) -> &[f32] {
+        bytemuck::cast_slice(&self.words[self.offset..][..rows * self.cols])
+    }
+}
+
+/// Rows of an f32 window, written in place.
+pub(super) struct RowsMut<'a> {
+    words: RwLockWriteGuard<'a, Vec<u32>>,
+    offset: usize,
+    stride: usize,
+    rows: usize,
+    cols: usize,
+}
+
+impl RowsMut<'_> {
+    /// One row.
+    pub(super) fn row(&mut self, row: usize) -> &mut [f32] {
+        bytemuck::cast_slice_mut(&mut self.words[self.offset + row * self.stride..][..self.cols])
+    }
+
+    /// All rows in order, to be written in parallel.
+    pub(super) fn rows(&mut self) -> impl Iterator<Item = &mut [f32]> {
+        // Windows of no rows or columns may begin at the end of the buffer.
+        let empty = self.rows == 0 || self.cols == 0;
+        let words = if empty { &mut [] } else { &mut self.words[self.offset..] };
+        let cols = self.cols;
+        words
+            .chunks_mut(self.stride.max(1))
+            .take(self.rows)
+            .map(move |row| bytemuck::cast_slice_mut(&mut row[..cols]))
+    }
+
+    /// A dense window as one slice.
+    pub(super) fn all(&mut self) -> &mut [f32] {
+        let count = self.rows * self.cols;
+        bytemuck::cast_slice_mut(&mut self.words[self.offset..][..count])
+    }
+}
+
+impl Tensor<Cpu> {
+    /// The rows of an f32 window; the faster forms leave other dtypes to the definitions.
+    pub(super) fn f32_rows(&self) -> Option<Rows<'_>> {
+        (self.dtype() == DType::F32).then(|| Rows {
+            words: self.buffer().read(),
+            offset: self.offset(),
+            stride: self.stride(),
+            cols: self.cols(),
+        })
+    }
+
+    /// As [`Tensor::f32_rows`], for writing.
+    pub(super) fn f32_rows_mut(&self) -> Option<RowsMut<'_>> {
+        (self.dtype() == DType::F32).then(|| RowsMut {
+            words: self.buffer().write(),
+            offset: self.offset(),
+            stride: self.stride(),
+            rows: self.rows(),
+            cols: self.cols(),
+        })
     }
 }

@@ -1,6 +1,15 @@
 //! The CPU back end: every op's reference, and faster forms where speed asks for them, held to it by conformance.
 
+mod attention;
 mod buffer;
+mod matmul;
+mod matrix;
+mod moe;
+mod norm;
+mod parallel;
+mod pointwise;
+mod scan;
+mod simd;
 mod weight;
 
 use crate::backend::{Backend, Ledger, Memory, Policy};
@@ -97,11 +106,25 @@ impl Backend for Cpu {
     }
 
     forms! {
-        embed: Embed<'_, Self>, rms_norm: RmsNorm<Self>, gated_rms_norm: GatedRmsNorm<Self>,
-        matmul: Matmul<'_, Self>, causal_conv1d: CausalConv1d<Self>, ssm_scan: SsmScan<Self>,
-        rope: Rope<Self>, kv_append: KvAppend<Self>, attention: Attention<Self>, activate: Activate<Self>,
-        moe_route: MoeRoute<Self>, moe_group: MoeGroup<Self>, moe_matmul: MoeMatmul<'_, Self>,
-        moe_combine: MoeCombine<Self>, add: Add<Self>, scale: Scale<Self>, select_rows: SelectRows<Self>,
-        argmax: Argmax<Self>, top_k: TopK<Self>, copy_slot: CopySlot<Self>,
+        embed: Embed<'_, Self> => matmul::embed,
+        rms_norm: RmsNorm<Self> => norm::rms_norm,
+        gated_rms_norm: GatedRmsNorm<Self> => norm::gated_rms_norm,
+        matmul: Matmul<'_, Self> => matmul::matmul,
+        causal_conv1d: CausalConv1d<Self> => scan::causal_conv1d,
+        ssm_scan: SsmScan<Self> => scan::ssm_scan,
+        rope: Rope<Self> => attention::rope,
+        kv_append: KvAppend<Self> => attention::kv_append,
+        attention: Attention<Self> => attention::attention,
+        activate: Activate<Self> => pointwise::activate,
+        moe_route: MoeRoute<Self>,
+        moe_group: MoeGroup<Self>,
+        moe_matmul: MoeMatmul<'_, Self> => moe::moe_matmul,
+        moe_combine: MoeCombine<Self> => moe::moe_combine,
+        add: Add<Self> => pointwise::add,
+        scale: Scale<Self> => pointwise::scale,
+        select_rows: SelectRows<Self> => pointwise::select_rows,
+        argmax: Argmax<Self> => pointwise::argmax,
+        top_k: TopK<Self>,
+        copy_slot: CopySlot<Self>,
     }
 }

@@ -47,6 +47,9 @@ pub use select_rows::SelectRows;
 pub use ssm_scan::SsmScan;
 pub use top_k::TopK;
 
+pub(crate) use moe_group::by_expert;
+pub(crate) use ssm_scan::softplus;
+
 use crate::backend::Backend;
 use crate::conformance::Suite;
 

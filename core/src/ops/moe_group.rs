@@ -75,7 +75,7 @@ impl MoeGroup<Cpu> {
 }
 
 /// `order` and `offsets` of the pairs whose experts are `ids`.
-pub(super) fn by_expert(ids: &[u32], experts: usize) -> (Vec<u32>, Vec<u32>) {
+pub(crate) fn by_expert(ids: &[u32], experts: usize) -> (Vec<u32>, Vec<u32>) {
     let mut offsets = vec![0u32; experts + 1];
     for &id in ids {
         offsets[to_usize(id) + 1] += 1;

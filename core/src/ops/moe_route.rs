@@ -154,9 +154,13 @@ fn drop_groups(choice: &mut [f32], rule: &RouteRule) {
 
 /// Indices of the `count` largest values, largest first, ties to the lowest index.
 pub(super) fn best(values: &[f32], count: usize) -> Vec<usize> {
+    let falling = |a: &usize, b: &usize| values[*b].total_cmp(&values[*a]).then(a.cmp(b));
     let mut order: Vec<usize> = (0..values.len()).collect();
-    order.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));
-    order.truncate(count);
+    if count < order.len() {
+        order.select_nth_unstable_by(count, falling);
+        order.truncate(count);
+    }
+    order.sort_unstable_by(falling);
     order
 }
 
