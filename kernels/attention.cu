@@ -156,20 +156,32 @@ __device__ inline void decode(const Heads& p) {
     }
 }
 
+constexpr u32 MAX_PARTS = 512;
+
 extern "C" __global__ void attention_combine(Heads p) {
+    __shared__ float factors[MAX_PARTS], scratch[32];
     u32 row = blockIdx.x, head = blockIdx.y, d = p.head_dim;
     if (p.places[row].slot == PADDING) return;
     const float* from = p.partial + (u64(row) * p.heads + head) * p.parts * (d + 2);
-    float most = -INFINITE;
-    for (u32 part = 0; part < p.parts; part++) most = fmaxf(most, from[part * (d + 2) + d]);
+    float most = -INFINITE, total = 0.0f;
+    for (u32 part = threadIdx.x; part < p.parts; part += blockDim.x) {
+        factors[part] = from[part * (d + 2) + d];
+        most = fmaxf(most, factors[part]);
+    }
+    for (int lanes = 16; lanes > 0; lanes /= 2) most = fmaxf(most, __shfl_xor_sync(ALL, most, lanes));
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = most;
+    __syncthreads();
+    for (u32 warp = 0; warp < blockDim.x / 32; warp++) most = fmaxf(most, scratch[warp]);
+    __syncthreads();
+    for (u32 part = threadIdx.x; part < p.parts; part += blockDim.x) {
+        factors[part] = factors[part] == -INFINITE ? 0.0f : expf(factors[part] - most);
+        total += factors[part] * from[part * (d + 2) + d + 1];
+    }
+    total = block_sum(total, scratch);
     for (u32 dim = threadIdx.x; dim < d; dim += blockDim.x) {
-        float sum = 0.0f, total = 0.0f;
-        for (u32 part = 0; part < p.parts; part++) {
-            const float* at = from + part * (d + 2);
-            float factor = at[d] == -INFINITE ? 0.0f : expf(at[d] - most);
-            sum += factor * at[dim];
-            total += factor * at[d + 1];
-        }
+        float sum = 0.0f;
+#pragma unroll 8
+        for (u32 part = 0; part < p.parts; part++) sum += factors[part] * from[part * (d + 2) + dim];
         store(p.out, row, head * d + dim, sum / total);
     }
 }

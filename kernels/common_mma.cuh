@@ -71,6 +71,13 @@ __device__ inline uint4 load_once(const void* from) {
     return v;
 }
 
+// A load that stays where it is written, ahead of its use.
+__device__ inline uint4 load_early(const void* from) {
+    uint4 v;
+    asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
+    return v;
+}
+
 // ---- few rows: one pass over the weight, 16 outputs a block, columns dealt over its warps
 
 // Where a block's activations are: rows of bf16, `stride` elements apart.
@@ -99,7 +106,7 @@ __device__ inline void product_vec(const Bank& w, u32 expert, u32 first, const R
         auto row_piece = [&](int i, int part, int j) {
             u32 row = 8 * j + g, col = (chunk + i) * PER_ROW + t * COLS;
             if (row >= x.count || col >= w.cols) return make_uint4(0, 0, 0, 0);
-            return *reinterpret_cast<const uint4*>(x.data + row * x.stride + col + 8 * part);
+            return load_early(x.data + row * x.stride + col + 8 * part);
         };
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {

@@ -3,7 +3,7 @@
 // x [rows, inputs], weight [outputs, inputs] of any format, bias [outputs] f32 or null, out [rows, outputs].
 //
 // matmul_plain: any dtypes and formats; one warp computes one output for up to 4 rows, lanes over the columns.
-// matmul_vec: bf16 x, up to 8 * NT rows; one block computes 16 outputs (common_mma.cuh).
+// matmul_vec: bf16 x, few rows; one block computes 16 outputs by 8 * NT rows (common_mma.cuh).
 // matmul_tile: bf16 x, many rows; one block computes 128 outputs by ROWS rows.
 // The latter two take BF16, FP8 and NVFP4 with whole 16-byte pieces in a row.
 #include "common_mma.cuh"
@@ -35,10 +35,11 @@ __device__ inline void vec(const Window& x, const Bank& w, const float* bias, co
                            u32 rows) {
     extern __shared__ float memory[];
     u32 first = blockIdx.x * 16;
-    Rows view = {reinterpret_cast<const u16*>(x.data), x.stride, rows};
+    u32 base = blockIdx.y * 8 * NT, count = min(8 * NT, rows - base);
+    Rows view = {reinterpret_cast<const u16*>(x.data) + base * x.stride, x.stride, count};
     product_vec<FORMAT, NT>(w, 0, first, view, memory);
-    finish_vec<NT>(first, w.rows, rows, w.scale[0] * FACTOR<FORMAT>, memory, [&](u32 output, u32 row, float v) {
-        store(out, row, output, v + (bias ? bias[output] : 0.0f), how);
+    finish_vec<NT>(first, w.rows, count, w.scale[0] * FACTOR<FORMAT>, memory, [&](u32 output, u32 row, float v) {
+        store(out, base + row, output, v + (bias ? bias[output] : 0.0f), how);
     });
 }
 

@@ -22,6 +22,11 @@ struct Scan {
 };
 
 template <class A>
+struct alignas(4 * sizeof(A)) Four {
+    A v[4];
+};
+
+template <class A>
 __device__ inline A at(const Window& w, u64 row, u32 col) {
     return reinterpret_cast<const A*>(w.data)[row * w.stride + col];
 }
@@ -72,12 +77,13 @@ __device__ inline void share_sums(float* v, u32 lane, u32& first, int& count) {
 template <class A, int E, int L, int R, int T>
 __device__ inline void scan(const Scan& p) {
     constexpr int WIDTH = E * L, THREADS = 128, ROWS = 4 * (32 / L) * R, BATCH = T < 4 ? T : 4;
-    constexpr int PAIRS = T * 2 * WIDTH / THREADS, INPUTS = (T * ROWS + THREADS - 1) / THREADS;
+    constexpr int PIECES = T * 2 * WIDTH / 4, TURNS = (PIECES + THREADS - 1) / THREADS;
+    constexpr int INPUTS = (T * ROWS + THREADS - 1) / THREADS, SIDES = E <= 16 && BATCH > 1 ? 2 : 1;
     extern __shared__ float4 memory[];
-    float* bc = reinterpret_cast<float*>(memory);  // [2][T][2][WIDTH]
-    float* xs = bc + 2 * T * 2 * WIDTH;            // [2][T][ROWS]
-    float* ys = xs + 2 * T * ROWS;                 // [2][T][ROWS]
-    float* steps = ys + 2 * T * ROWS;              // [2][T][2]: dt, a
+    // B and C of two chunks, [2][T][2][WIDTH], then
+    float* xs = reinterpret_cast<float*>(memory + 2 * PIECES);  // [2][T][ROWS]
+    float* ys = xs + 2 * T * ROWS;                              // [2][T][ROWS]
+    float* steps = ys + 2 * T * ROWS;                           // [2][T][2]: dt, a
 
     Segment segment = p.table[blockIdx.y];
     if (segment.len == 0) return;
@@ -102,14 +108,25 @@ __device__ inline void scan(const Scan& p) {
         }
     }
 
-    A pairs[PAIRS > 0 ? PAIRS : 1], inputs[INPUTS], step;
+    constexpr u32 FOUR = sizeof(Four<A>);
+    bool fours = n % 4 == 0 && p.b.stride % 4 == 0 && p.c.stride % 4 == 0 && reinterpret_cast<u64>(p.b.data) % FOUR == 0 &&
+                 reinterpret_cast<u64>(p.c.data) % FOUR == 0;
+    Four<A> pairs[TURNS];
+    A inputs[INPUTS], step;
     auto fetch = [&](u32 token) {
 #pragma unroll
-        for (int i = 0; i < PAIRS; i++) {
-            u32 place = i * THREADS + threadIdx.x, t = token + place / (2 * WIDTH), col = place % WIDTH;
-            const Window& w = place / WIDTH % 2 ? p.c : p.b;
-            pairs[i] = A(0);
-            if (t < segment.len && col < n) pairs[i] = at<A>(w, segment.first_row + t, group * n + col);
+        for (int i = 0; i < TURNS; i++) {
+            u32 piece = i * THREADS + threadIdx.x, t = token + piece / (WIDTH / 2), col = piece % (WIDTH / 4) * 4;
+            const Window& w = piece / (WIDTH / 4) % 2 ? p.c : p.b;
+            pairs[i] = Four<A>();
+            if (piece >= PIECES || t >= segment.len || col >= n) continue;
+            const A* from = reinterpret_cast<const A*>(w.data) + (segment.first_row + t) * w.stride + group * n + col;
+            if (fours) {
+                pairs[i] = *reinterpret_cast<const Four<A>*>(from);
+                continue;
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++) pairs[i].v[k] = col + k < n ? from[k] : A(0);
         }
 #pragma unroll
         for (int i = 0; i < INPUTS; i++) {
@@ -124,7 +141,13 @@ __device__ inline void scan(const Scan& p) {
     };
     auto stash = [&](u32 token, u32 side) {
 #pragma unroll
-        for (int i = 0; i < PAIRS; i++) bc[side * T * 2 * WIDTH + i * THREADS + threadIdx.x] = widen(pairs[i]);
+        for (int i = 0; i < TURNS; i++) {
+            u32 piece = i * THREADS + threadIdx.x;
+            const A* v = pairs[i].v;
+            if (piece < PIECES) {
+                memory[side * PIECES + piece] = make_float4(widen(v[0]), widen(v[1]), widen(v[2]), widen(v[3]));
+            }
+        }
 #pragma unroll
         for (int i = 0; i < INPUTS; i++) {
             u32 place = i * THREADS + threadIdx.x;
@@ -146,32 +169,43 @@ __device__ inline void scan(const Scan& p) {
         bool more = token + T < segment.len;
         if (more) fetch(token + T);
         for (u32 from = 0; from < T && token + from < segment.len; from += BATCH) {
+            // B and C of the next token are on their way from shared memory while the present one runs.
             float y[BATCH * R];
+            float4 vb[SIDES][E / 4], vc[SIDES][E / 4];
+            auto read = [&](int t) {
+                const float4* b = memory + (side * T + from + t) * (WIDTH / 2) + lane;
+#pragma unroll
+                for (int e = 0; e < E / 4; e++) {
+                    vb[t % SIDES][e] = b[L * e];
+                    vc[t % SIDES][e] = b[WIDTH / 4 + L * e];
+                }
+            };
+            read(0);
 #pragma unroll
             for (int t = 0; t < BATCH; t++) {
                 u32 at_t = side * T + from + t;
-                const float4* b = reinterpret_cast<const float4*>(bc + at_t * 2 * WIDTH) + lane;
-                const float4* c = b + WIDTH / 4;
                 float dt = steps[at_t * 2], a = steps[at_t * 2 + 1], u[R];
 #pragma unroll
                 for (int r = 0; r < R; r++) {
                     u[r] = dt * xs[at_t * ROWS + line + r];
                     y[t * R + r] = 0.0f;
                 }
+                if (SIDES == 2 && t + 1 < BATCH) read(t + 1);
 #pragma unroll
                 for (int e = 0; e < E / 4; e++) {
-                    float4 vb = b[L * e], vc = c[L * e];
+                    float4 b = vb[t % SIDES][e], c = vc[t % SIDES][e];
 #pragma unroll
                     for (int r = 0; r < R; r++) {
                         float4& v = s[r][e];
-                        v.x = fmaf(a, v.x, u[r] * vb.x);
-                        v.y = fmaf(a, v.y, u[r] * vb.y);
-                        v.z = fmaf(a, v.z, u[r] * vb.z);
-                        v.w = fmaf(a, v.w, u[r] * vb.w);
-                        float sum = fmaf(v.x, vc.x, v.y * vc.y);
-                        y[t * R + r] += fmaf(v.z, vc.z, fmaf(v.w, vc.w, sum));
+                        v.x = fmaf(a, v.x, u[r] * b.x);
+                        v.y = fmaf(a, v.y, u[r] * b.y);
+                        v.z = fmaf(a, v.z, u[r] * b.z);
+                        v.w = fmaf(a, v.w, u[r] * b.w);
+                        float sum = fmaf(v.x, c.x, v.y * c.y);
+                        y[t * R + r] += fmaf(v.z, c.z, fmaf(v.w, c.w, sum));
                     }
                 }
+                if (SIDES == 1 && t + 1 < BATCH) read(t + 1);
             }
             u32 first;
             int count;

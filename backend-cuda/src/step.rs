@@ -23,15 +23,17 @@ impl Cuda {
         key: StepKey,
         encode: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
-        match self.steps().get(&key) {
-            Some(Recorded::Graph(graph)) => return checked("launching a graph", graph.launch()),
-            Some(Recorded::Empty) => return Ok(()),
-            Some(Recorded::Once) => {}
-            None => {
-                encode()?;
-                self.steps_mut().insert(key, Recorded::Once);
-                return Ok(());
+        if let Some(recorded) = self.steps().get(&key) {
+            match recorded {
+                Recorded::Graph(graph) => return checked("launching a graph", graph.launch()),
+                Recorded::Empty => return Ok(()),
+                Recorded::Once => {}
             }
+        }
+        if !self.steps().contains_key(&key) {
+            encode()?;
+            self.steps_mut().insert(key, Recorded::Once);
+            return Ok(());
         }
         let recorded = match self.capture(encode)? {
             None => Recorded::Empty,

@@ -42,6 +42,9 @@ const TILE_PAIRS: usize = 64;
 /// Positions that a block visits in one turn.
 const POSITIONS: usize = 64;
 
+/// Most parts of one row's positions: `MAX_PARTS` of the kernel.
+const MAX_PARTS: usize = 512;
+
 /// Segments up to this long are taken row by row, in parts of their positions.
 const SHORT: usize = 4;
 
@@ -96,7 +99,7 @@ fn decode(cuda: &Cuda, op: &Attention<Cuda>, mut heads: Heads, blocks: usize) ->
     let rows = op.q.rows();
     let products = op.kv_heads() * (op.heads() / op.kv_heads()).div_ceil(PRODUCT_ROWS);
     let most = op.segments.shape.context.div_ceil(POSITIONS).max(1);
-    let parts = (2 * cuda.multiprocessors()).div_ceil(rows * products).clamp(1, most);
+    let parts = cuda.multiprocessors().div_ceil(rows * products).clamp(1, most.min(MAX_PARTS));
     heads.parts = narrow(parts);
     heads.partial = cuda.workspace(rows * op.heads() * parts * (op.head_dim + 2) * 4)?;
     // A warp's sums of 16 heads, for each of four warps.

@@ -17,6 +17,9 @@ const PLAIN_ROWS: usize = 4;
 const VEC_OUTPUTS: usize = 16;
 const TILE_OUTPUTS: usize = 128;
 
+/// Most warps of a block.
+const MAX_WARPS: usize = 16;
+
 /// Up to this many rows, one pass over the weight serves them all.
 const VEC_ROWS: usize = 32;
 
@@ -42,9 +45,12 @@ pub(super) fn tile_shared(columns: usize, rows: usize) -> u32 {
     narrow(stages * (rows * 144 + TILE_OUTPUTS * pitch))
 }
 
-/// Warps that share a block's columns: more where there are few blocks.
-pub(super) fn vec_warps(cuda: &Cuda, blocks: usize) -> u32 {
-    if blocks <= cuda.multiprocessors() { 16 } else { 8 }
+/// Warps that share a block's columns: as many as make their last turn a full one. A turn of a warp takes as many
+/// pieces ahead as `AHEAD` of `product_vec`, four lanes wide.
+pub(super) fn vec_warps(inputs: usize, columns: usize) -> u32 {
+    let ahead = if columns == 8 { 4 } else { 2 };
+    let turns = inputs.div_ceil(4 * columns * ahead);
+    narrow(turns.div_ceil(turns.div_ceil(MAX_WARPS)))
 }
 
 pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
@@ -65,18 +71,17 @@ pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
             &mut args,
         );
     };
-    if rows <= VEC_ROWS {
-        let tiles = rows.div_ceil(8).next_power_of_two();
-        let blocks = outputs.div_ceil(VEC_OUTPUTS);
-        let warps = vec_warps(cuda, blocks);
-        let shared = warps * narrow(tiles) * 512;
-        let shape = Shape { grid: [narrow(blocks), 1, 1], threads: 32 * warps, shared };
+    let blocks = |tile: usize| outputs.div_ceil(TILE_OUTPUTS) * rows.div_ceil(tile);
+    // Where tiles leave most of the device idle, the second pass over the weight comes from the cache.
+    if rows <= VEC_ROWS || (rows <= 2 * VEC_ROWS && blocks(64) < cuda.multiprocessors() / 2) {
+        let tiles = rows.min(VEC_ROWS).div_ceil(8).next_power_of_two();
+        let warps = vec_warps(op.weight.cols, columns);
+        let grid = [narrow(outputs.div_ceil(VEC_OUTPUTS)), narrow(rows.div_ceil(8 * tiles)), 1];
+        let shape = Shape { grid, threads: 32 * warps, shared: warps * narrow(tiles) * 512 };
         return cuda.launch("matmul", &format!("matmul_vec_{format}_{tiles}"), shape, &mut args);
     }
-    let blocks = |tile: usize| outputs.div_ceil(TILE_OUTPUTS) * rows.div_ceil(tile);
-    let (tile, threads) =
-        if blocks(128) < 2 * cuda.multiprocessors() { (64, 128) } else { (128, 128) };
+    let tile = if blocks(128) < 2 * cuda.multiprocessors() { 64 } else { 128 };
     let grid = [narrow(outputs.div_ceil(TILE_OUTPUTS)), narrow(rows.div_ceil(tile)), 1];
-    let shape = Shape { grid, threads, shared: tile_shared(columns, tile) };
+    let shape = Shape { grid, threads: 128, shared: tile_shared(columns, tile) };
     cuda.launch("matmul", &format!("matmul_tile_{format}_{tile}"), shape, &mut args)
 }

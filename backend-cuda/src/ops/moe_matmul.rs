@@ -57,9 +57,9 @@ pub(crate) fn moe_matmul(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<()> {
             let shape = Shape { grid, threads: 128, shared: tile_shared(columns, tile) };
             cuda.launch("moe_matmul", &format!("moe_matmul_tile_{format}_{tile}"), shape, &mut args)
         }
-        Some((format, _)) if pairs <= GRID_Y => {
+        Some((format, columns)) if pairs <= GRID_Y => {
             let blocks = outputs.div_ceil(16);
-            let warps = vec_warps(cuda, blocks * pairs);
+            let warps = vec_warps(op.weight.cols, columns);
             let grid = [narrow(blocks), narrow(pairs), 1];
             let shape = Shape { grid, threads: 32 * warps, shared: warps * 512 };
             cuda.launch("moe_matmul", &format!("moe_matmul_vec_{format}"), shape, &mut args)
