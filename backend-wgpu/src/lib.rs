@@ -1,1 +1,26 @@
-//! Placeholder.
+//! Whipsnake's portable back end: every GPU and the browser through wgpu.
+//!
+//! A tour: [`probe`] lists the adapters and says why one is chosen; [`Wgpu`] is an opened device that implements the
+//! core's [`Backend`](whipsnake_core::backend::Backend). An op's host in `ops/` puts a `Call` together: a kernel of
+//! `shaders/`, the windows it is bound to, its parameters. The recorder turns calls into dispatches, finds bind groups
+//! and parameters by content, and submits. Weights stay packed on the device, cut where a binding ends.
+
+mod backend;
+mod buffer;
+mod call;
+mod device;
+mod faults;
+mod grid;
+mod kernel;
+mod load;
+mod ops;
+pub mod probe;
+mod recorder;
+mod transfer;
+mod variants;
+
+pub use buffer::Buffer;
+pub use device::{Demands, Options, Wgpu};
+pub use kernel::Kernel;
+pub use ops::kernels;
+pub use variants::Reduction;

@@ -1,0 +1,81 @@
+//! The core's trait, handed on to the op hosts.
+
+use crate::Wgpu;
+use crate::buffer::{ALIGNMENT, Buffer};
+use whipsnake_core::backend::{Backend, Ledger, Memory, Policy, StepKey};
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::*;
+use whipsnake_core::step::Step;
+use whipsnake_core::tensor::{DType, Tensor};
+use whipsnake_core::weight::{StoredWeight, Weight};
+
+/// From this many rows on a product by expert fills tiles better than it repeats weights.
+const GROUP_EXPERTS_FROM: usize = 32;
+
+/// The op methods: each goes to the function of its name in `ops/`.
+macro_rules! hosts {
+    ($($name:ident: $op:ty),* $(,)?) => {
+        $(fn $name(&self, op: &$op) -> Result<()> {
+            crate::ops::$name::encode(self, op)
+        })*
+    };
+}
+
+impl Backend for Wgpu {
+    type Buffer = Buffer;
+
+    fn name(&self) -> &'static str {
+        "wgpu"
+    }
+
+    fn policy(&self) -> Policy {
+        Policy {
+            activations: DType::F32,
+            kv: DType::F32,
+            // 256 fits usize.
+            alignment: ALIGNMENT as usize,
+            group_experts_from: GROUP_EXPERTS_FROM,
+        }
+    }
+
+    fn allocate(&self, bytes: usize, class: Memory, label: &str) -> Result<Buffer> {
+        self.buffer(bytes as u64, class, label)
+    }
+
+    fn same(a: &Buffer, b: &Buffer) -> bool {
+        a.id() == b.id()
+    }
+
+    async fn load(&self, weight: &StoredWeight) -> Result<Weight<Self>> {
+        self.load_weight(weight).await
+    }
+
+    fn write(&self, to: &Tensor<Self>, bytes: &[u8]) -> Result<()> {
+        self.upload(to, bytes)
+    }
+
+    async fn read(&self, from: &Tensor<Self>) -> Result<Vec<u8>> {
+        self.download(from).await
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.books.ledger()
+    }
+
+    fn run_step(&self, key: StepKey, encode: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.replay(key, encode)
+    }
+
+    fn norm_matmul(&self, step: &Step<'_, Self>, op: &NormMatmul<'_, Self>) -> Result<()> {
+        crate::ops::norm_matmul::encode(step, op)
+    }
+
+    hosts! {
+        embed: Embed<'_, Self>, rms_norm: RmsNorm<Self>, gated_rms_norm: GatedRmsNorm<Self>,
+        matmul: Matmul<'_, Self>, causal_conv1d: CausalConv1d<Self>, ssm_scan: SsmScan<Self>,
+        rope: Rope<Self>, kv_append: KvAppend<Self>, attention: Attention<Self>, activate: Activate<Self>,
+        moe_route: MoeRoute<Self>, moe_group: MoeGroup<Self>, moe_matmul: MoeMatmul<'_, Self>,
+        moe_combine: MoeCombine<Self>, add: Add<Self>, scale: Scale<Self>, select_rows: SelectRows<Self>,
+        argmax: Argmax<Self>, top_k: TopK<Self>, copy_slot: CopySlot<Self>,
+    }
+}

@@ -1,0 +1,194 @@
+//! Kernels: where their text comes from, how variants are composed, and the pipelines made of them.
+
+use crate::Wgpu;
+use crate::faults::describe;
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::rc::Rc;
+use whipsnake_core::error::{Error, Result};
+
+/// Helpers that every kernel may use.
+const COMMON: &str = include_str!("../../shaders/common.wgsl");
+/// Stored weight formats.
+const WEIGHT: &str = include_str!("../../shaders/weight.wgsl");
+/// Tiled products.
+const TILE: &str = include_str!("../../shaders/tile.wgsl");
+
+/// Products for few rows, before their subgroup forms.
+const MATMUL_VEC: &str = include_str!("../../shaders/matmul_vec.wgsl");
+/// As above, with experts.
+const MOE_MATMUL_VEC: &str = include_str!("../../shaders/moe_matmul_vec.wgsl");
+/// As above, with the norm before it.
+const NORM_MATMUL: &str = include_str!("../../shaders/norm_matmul.wgsl");
+
+/// `(name, what goes before it, its text)`.
+macro_rules! shaders {
+    ($($name:literal $(+ $include:ident)*),* $(,)?) => {
+        &[$(Shader {
+            name: $name,
+            includes: &[$($include),*],
+            text: include_str!(concat!("../../shaders/", $name, ".wgsl")),
+        }),*]
+    };
+}
+
+struct Shader {
+    name: &'static str,
+    includes: &'static [&'static str],
+    text: &'static str,
+}
+
+const SHADERS: &[Shader] = shaders![
+    "activate",
+    "add",
+    "argmax",
+    "attention" + WEIGHT,
+    "attention_combine",
+    "attention_tile" + WEIGHT,
+    "causal_conv1d",
+    "copy_slot",
+    "embed" + WEIGHT,
+    "gated_rms_norm",
+    "kv_append",
+    "matmul_tile" + WEIGHT + TILE,
+    "matmul_vec" + WEIGHT,
+    "matmul_vec_subgroup" + WEIGHT + MATMUL_VEC,
+    "moe_combine",
+    "moe_group",
+    "moe_matmul_tile" + WEIGHT + TILE,
+    "moe_matmul_vec" + WEIGHT,
+    "moe_matmul_vec_subgroup" + WEIGHT + MOE_MATMUL_VEC,
+    "moe_route",
+    "norm_matmul" + WEIGHT,
+    "norm_matmul_subgroup" + WEIGHT + NORM_MATMUL,
+    "rms_norm",
+    "rope",
+    "scale",
+    "select_rows",
+    "ssm_scan",
+    "top_k",
+];
+
+/// One entry point of one shader with its constants: what a pipeline is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    shader: &'static str,
+    entry: &'static str,
+    constants: Vec<(&'static str, u32)>,
+}
+
+impl Kernel {
+    /// Entry `main` of a shader.
+    pub(crate) fn new(shader: &'static str) -> Self {
+        Self { shader, entry: "main", constants: Vec::new() }
+    }
+
+    /// The same with another entry point.
+    pub(crate) fn entry(mut self, entry: &'static str) -> Self {
+        self.entry = entry;
+        self
+    }
+
+    /// The same with one more constant.
+    pub(crate) fn with(mut self, name: &'static str, value: u32) -> Self {
+        self.constants.push((name, value));
+        self
+    }
+
+    /// Name of its entry point.
+    pub fn entry_point(&self) -> &'static str {
+        self.entry
+    }
+
+    /// The whole WGSL text: constants, shared parts, the shader itself.
+    pub fn source(&self) -> String {
+        let shader = SHADERS.iter().find(|s| s.name == self.shader);
+        let shader = shader.expect("hosts name shaders of the table");
+        let mut text = String::new();
+        for (name, value) in &self.constants {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "const {name}: u32 = {value}u;");
+        }
+        text.push_str(COMMON);
+        shader.includes.iter().for_each(|include| text.push_str(include));
+        text.push_str(shader.text);
+        text
+    }
+}
+
+impl std::fmt::Display for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.shader, self.entry)?;
+        self.constants.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
+    }
+}
+
+/// A pipeline and the layout of its bindings.
+pub(crate) struct Pipeline {
+    pub raw: wgpu::ComputePipeline,
+    pub layout: wgpu::BindGroupLayout,
+    /// A number of its own, for keys.
+    pub id: usize,
+}
+
+impl Wgpu {
+    /// The pipeline of a kernel whose storage bindings are written where `writes` says so.
+    pub(crate) fn pipeline(&self, kernel: &Kernel, writes: &[bool]) -> Result<Rc<Pipeline>> {
+        if let Some(pipeline) = self.pipelines.borrow().get(kernel) {
+            return Ok(pipeline.clone());
+        }
+        let id = self.pipelines.borrow().len();
+        let (pipeline, error) = self.caught(|device| compile(device, kernel, writes, id));
+        if let Some(error) = error {
+            return Err(Error::device(describe(&error)).within(kernel));
+        }
+        let pipeline = Rc::new(pipeline);
+        self.pipelines.borrow_mut().insert(kernel.clone(), pipeline.clone());
+        Ok(pipeline)
+    }
+}
+
+fn compile(device: &wgpu::Device, kernel: &Kernel, writes: &[bool], id: usize) -> Pipeline {
+    let label = kernel.to_string();
+    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+        label: Some(&label),
+        source: wgpu::ShaderSource::Wgsl(Cow::Owned(kernel.source())),
+    });
+    let layout = bind_group_layout(device, writes);
+    let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: Some(&label),
+        bind_group_layouts: &[Some(&layout)],
+        immediate_size: 0,
+    });
+    let raw = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        label: Some(&label),
+        layout: Some(&pipeline_layout),
+        module: &module,
+        entry_point: Some(kernel.entry),
+        compilation_options: wgpu::PipelineCompilationOptions {
+            // Kernels write their workgroup memory before they read it.
+            zero_initialize_workgroup_memory: false,
+            ..Default::default()
+        },
+        cache: None,
+    });
+    Pipeline { raw, layout, id }
+}
+
+/// Parameters at binding 0, at an offset of the uniform ring, then the storage buffers.
+fn bind_group_layout(device: &wgpu::Device, writes: &[bool]) -> wgpu::BindGroupLayout {
+    let entry = |binding, ty, has_dynamic_offset| wgpu::BindGroupLayoutEntry {
+        binding,
+        visibility: wgpu::ShaderStages::COMPUTE,
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset, min_binding_size: None },
+        count: None,
+    };
+    let mut entries = vec![entry(0, wgpu::BufferBindingType::Uniform, true)];
+    entries.extend((1..).zip(writes).map(|(binding, writes)| {
+        entry(binding, wgpu::BufferBindingType::Storage { read_only: !writes }, false)
+    }));
+    device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+        label: None,
+        entries: &entries,
+    })
+}

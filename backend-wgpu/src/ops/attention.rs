@@ -1,0 +1,142 @@
+//! Attention over the cache: a workgroup a (row, head), the context in parts where those are few.
+
+use super::{CACHES, cache_number};
+use crate::Wgpu;
+use crate::buffer::Buffer;
+use crate::call::{Call, want_f32};
+use crate::kernel::Kernel;
+use whipsnake_core::backend::Memory;
+use whipsnake_core::error::{Error, Result};
+use whipsnake_core::ops::Attention;
+use whipsnake_core::tensor::DType;
+
+/// Bytes for the partial results of a split context.
+const PARTIALS: u64 = 4 << 20;
+/// Workgroups that keep a device busy; with fewer, the context is split.
+const BUSY: usize = 512;
+/// Rows of a tile, and the rows of a segment from which tiles pay.
+const TILE: usize = 16;
+/// Widest head whose tile fits workgroup memory.
+const TILE_HEAD: usize = 128;
+/// Positions of a part, at least.
+const PART: usize = 256;
+
+fn kernel(dtype: DType, head_dim: usize, split: bool) -> Kernel {
+    let (number, per_word) = cache_number(dtype);
+    // Both are at most 4.
+    Kernel::new("attention")
+        .with("FORMAT", number)
+        .with("PER", per_word as u32)
+        .with("FOURTHS", head_dim.div_ceil(64) as u32)
+        .with("SPLIT", u32::from(split))
+}
+
+fn tile_kernel(dtype: DType, head_dim: usize) -> Kernel {
+    let (number, per_word) = cache_number(dtype);
+    // All are at most 4.
+    Kernel::new("attention_tile")
+        .with("FORMAT", number)
+        .with("PER", per_word as u32)
+        .with("CHUNKS", head_dim.div_ceil(64) as u32)
+}
+
+fn combine_kernel() -> Kernel {
+    Kernel::new("attention_combine")
+}
+
+pub(crate) fn kernels() -> Vec<Kernel> {
+    let mut list = vec![combine_kernel()];
+    for dtype in CACHES {
+        for head_dim in [64, 128, 256] {
+            list.extend([false, true].map(|split| kernel(dtype, head_dim, split)));
+        }
+        list.extend([64, 128].map(|head_dim| tile_kernel(dtype, head_dim)));
+    }
+    list
+}
+
+pub(crate) fn encode(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
+    want_f32("attention", &[&op.q, &op.out])?;
+    let dtype = op.cache.k.dtype();
+    if op.cache.v.dtype() != dtype {
+        return Err(Error::op("attention", "the caches of keys and values differ in dtype"));
+    }
+    if op.segments.shape.longest >= TILE && op.head_dim <= TILE_HEAD {
+        return by_tile(gpu, op);
+    }
+    let (rows, heads) = (op.q.rows(), op.heads());
+    let parts = parts(rows * heads, op.segments.shape.context, op.head_dim);
+    let call = Call::new(kernel(dtype, op.head_dim, parts > 1))
+        .input(&op.q)
+        .input(&op.cache.k)
+        .input(&op.cache.v)
+        .input(&op.segments.places);
+    let mut call = if parts > 1 {
+        // The parts have no window of their own.
+        call.whole(partials(gpu)?, true).sizes([0, 0])
+    } else {
+        call.output(&op.out)
+    };
+    call = call
+        .sizes([rows, heads, heads / op.kv_heads(), op.head_dim, op.cache.context, parts])
+        .floats([op.scale]);
+    gpu.dispatch(call, rows * heads * parts)?;
+    if parts == 1 {
+        return Ok(());
+    }
+    let mut combine = Call::new(combine_kernel()).whole(partials(gpu)?, false);
+    combine = combine.input(&op.segments.places).output(&op.out);
+    combine = combine.sizes([rows, heads, op.head_dim, parts]);
+    gpu.dispatch(combine, (rows * heads * op.head_dim).div_ceil(64))
+}
+
+/// Many rows of a segment share its keys and values.
+fn by_tile(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
+    let (segments, heads) = (op.segments.table.rows(), op.heads());
+    let tiles = op.segments.shape.longest.div_ceil(TILE);
+    let call = Call::new(tile_kernel(op.cache.k.dtype(), op.head_dim))
+        .input(&op.q)
+        .input(&op.cache.k)
+        .input(&op.cache.v)
+        .input(&op.segments.table)
+        .output(&op.out)
+        .sizes([segments, heads, heads / op.kv_heads(), op.head_dim, op.cache.context, tiles])
+        .floats([op.scale]);
+    gpu.dispatch(call, segments * tiles * heads)
+}
+
+/// Parts of the context for so many (row, head) pairs: enough to keep the device busy, within the scratch memory.
+fn parts(pairs: usize, context: usize, head_dim: usize) -> usize {
+    let wanted = BUSY / pairs.max(1);
+    // 4 MiB fit usize.
+    let room = PARTIALS as usize / (4 * pairs.max(1) * (head_dim + 2));
+    wanted.min(context / PART).min(room).max(1)
+}
+
+/// Scratch of the back end, allocated when the first split context needs it.
+fn partials(gpu: &Wgpu) -> Result<&Buffer> {
+    if let Some(buffer) = gpu.partials.get() {
+        return Ok(buffer);
+    }
+    let buffer = gpu.buffer(PARTIALS, Memory::Scratch, "parts of attention")?;
+    Ok(gpu.partials.get_or_init(|| buffer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PARTIALS, parts};
+
+    #[test]
+    fn parts_fit_the_scratch_memory() {
+        for pairs in [1, 2, 32, 64, 200, 4096] {
+            for context in [1, 255, 512, 32768, 1 << 20] {
+                for head_dim in [1, 64, 128, 256] {
+                    let parts = parts(pairs, context, head_dim);
+                    assert!(parts >= 1);
+                    let bytes = pairs * parts * (head_dim + 2) * 4;
+                    assert!(parts == 1 || bytes as u64 <= PARTIALS, "{pairs} {context} {head_dim}");
+                }
+            }
+        }
+    }
+}

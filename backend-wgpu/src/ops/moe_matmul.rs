@@ -1,0 +1,113 @@
+//! Products with chosen experts: few pairs by expert id, many sorted by expert; a dispatch for each piece of the bank.
+
+use super::{activation_number, format_number, unit_fours};
+use crate::Wgpu;
+use crate::call::{Call, in_fours, want_f32};
+use crate::kernel::Kernel;
+use crate::load::Piece;
+use crate::variants::{Family, Variants};
+use whipsnake_core::error::{Error, Result};
+use whipsnake_core::ops::{ExpertInput, MoeMatmul};
+use whipsnake_core::weight::Format;
+
+const FAMILY: Family = Family { name: "moe_matmul_vec", subgroup: "moe_matmul_vec_subgroup" };
+
+fn vec_kernel(variants: Variants, format: Format) -> (Kernel, usize) {
+    let (kernel, outputs) = variants.vec_kernel(FAMILY);
+    // Fours are at most 8.
+    let kernel =
+        kernel.with("FORMAT", format_number(format)).with("FOURS", unit_fours(format) as u32);
+    (kernel, outputs)
+}
+
+fn tile_kernel(format: Format, aligned: bool, sorted: bool) -> Kernel {
+    Kernel::new("moe_matmul_tile")
+        .with("FORMAT", format_number(format))
+        .with("ALIGNED", u32::from(aligned))
+        .with("SORTED", u32::from(sorted))
+}
+
+pub(crate) fn kernels() -> Vec<Kernel> {
+    let mut list = Vec::new();
+    for format in Format::ALL {
+        list.extend(Variants::all().map(|v| vec_kernel(v, format).0));
+        for aligned in [false, true] {
+            list.extend([false, true].map(|sorted| tile_kernel(format, aligned, sorted)));
+        }
+    }
+    list
+}
+
+pub(crate) fn encode(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>) -> Result<()> {
+    want_f32("moe_matmul", &[&op.x, &op.out])?;
+    let unit = 4 * unit_fours(op.weight.format);
+    let whole_units = op.x.cols().is_multiple_of(unit) && in_fours(&op.x);
+    let pieces = if op.weight.experts > 1 { gpu.pieces(op.weight) } else { single(gpu, op)? };
+    for piece in pieces {
+        if op.groups.is_none() && whole_units {
+            by_output(gpu, op, &piece, op.x.cols() / unit)?;
+        } else {
+            by_tile(gpu, op, &piece)?;
+        }
+    }
+    Ok(())
+}
+
+/// A bank of one expert is stored as a plain weight; its rows must lie in one buffer.
+fn single<'a>(gpu: &Wgpu, op: &MoeMatmul<'a, Wgpu>) -> Result<Vec<Piece<'a>>> {
+    let mut pieces = gpu.pieces(op.weight);
+    if pieces.len() > 1 {
+        return Err(Error::op(
+            "moe_matmul",
+            format!("{}: its one expert is more than the device binds", op.weight.name),
+        ));
+    }
+    pieces.iter_mut().for_each(|piece| piece.count = 1);
+    Ok(pieces)
+}
+
+fn per_row(op: &MoeMatmul<'_, Wgpu>) -> usize {
+    usize::from(op.input == ExpertInput::Row)
+}
+
+fn scaled(op: &MoeMatmul<'_, Wgpu>) -> usize {
+    usize::from(matches!(op.weight.format, Format::Nvfp4 | Format::Fp8))
+}
+
+fn bind(gpu: &Wgpu, kernel: Kernel, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>) -> Call {
+    Call::new(kernel)
+        .whole(piece.data, false)
+        .whole(piece.scales, false)
+        .whole(gpu.matrix_scales(op.weight), false)
+        .input(&op.x)
+}
+
+fn by_output(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>, units: usize) -> Result<()> {
+    let (pairs, outputs) = (op.out.rows(), op.out.cols());
+    let (kernel, block) = vec_kernel(gpu.variants, op.weight.format);
+    let call = bind(gpu, kernel, op, piece)
+        .input(&op.ids)
+        .output(&op.out)
+        .sizes([pairs, op.ids.cols(), per_row(op), units, outputs, piece.first, piece.count])
+        .sizes([activation_number(op.activation), scaled(op)]);
+    gpu.dispatch(call, pairs * outputs.div_ceil(block))
+}
+
+fn by_tile(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {
+    let (pairs, outputs, inputs) = (op.out.rows(), op.out.cols(), op.x.cols());
+    let kernel = tile_kernel(op.weight.format, inputs.is_multiple_of(4), op.groups.is_some());
+    let (order, offsets, tiles) = match &op.groups {
+        // An expert's last tile may be part empty: one more tile for each expert that has pairs.
+        Some(groups) => {
+            (&groups.order, &groups.offsets, pairs.div_ceil(64) + op.weight.experts.min(pairs))
+        }
+        None => (&op.ids, &op.ids, pairs),
+    };
+    let call = bind(gpu, kernel, op, piece)
+        .input(order)
+        .input(offsets)
+        .output(&op.out)
+        .sizes([pairs, op.ids.cols(), per_row(op), inputs, outputs, piece.first, piece.count])
+        .sizes([activation_number(op.activation), scaled(op), tiles]);
+    gpu.dispatch(call, tiles * outputs.div_ceil(64))
+}

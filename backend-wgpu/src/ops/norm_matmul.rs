@@ -1,0 +1,48 @@
+//! A pre-norm and the product that follows it: one dispatch where rows are few.
+
+use super::matmul::{for_rows, unit_of};
+use crate::Wgpu;
+use crate::call::{Call, in_fours, want_f32};
+use crate::kernel::Kernel;
+use crate::variants::{Family, Variants};
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::NormMatmul;
+use whipsnake_core::step::{FusedOp, Step};
+use whipsnake_core::weight::Format;
+
+const FAMILY: Family = Family { name: "norm_matmul", subgroup: "norm_matmul_subgroup" };
+
+pub(crate) fn kernels() -> Vec<Kernel> {
+    let mut list = Vec::new();
+    for format in Format::ALL {
+        for rows in [1, 2, 4, 8] {
+            let kernel = |v: Variants| for_rows(v.vec_kernel(FAMILY).0, format, rows);
+            list.extend(Variants::all().map(kernel));
+        }
+    }
+    list
+}
+
+pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormMatmul<'_, Wgpu>) -> Result<()> {
+    let gpu = step.backend();
+    let format = op.weight.format;
+    let Some(unit) = unit_of(&op.x, format).filter(|_| in_fours(&op.norm)) else {
+        return op.unfused(step);
+    };
+    want_f32("norm_matmul", &[&op.x, &op.out])?;
+    let [rows, inputs] = op.x.shape();
+    let (kernel, outputs) = gpu.variants.vec_kernel(FAMILY);
+    let kernel = for_rows(kernel, format, rows);
+    for piece in gpu.pieces(op.weight) {
+        let call = Call::new(kernel.clone())
+            .whole(piece.data, false)
+            .whole(piece.scales, false)
+            .input(&op.x)
+            .input(&op.norm)
+            .output(&op.out)
+            .sizes([rows, inputs / unit, piece.count, piece.first])
+            .floats([op.eps, op.weight.scales[0]]);
+        gpu.dispatch(call, piece.count.div_ceil(outputs))?;
+    }
+    Ok(())
+}

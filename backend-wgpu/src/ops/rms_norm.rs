@@ -1,0 +1,33 @@
+//! `out = weight * x / rms(x)` by groups.
+
+use crate::Wgpu;
+use crate::call::{Call, want_f32};
+use crate::kernel::Kernel;
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::RmsNorm;
+
+/// Invocations for a group of `width` columns.
+pub(super) const fn threads(width: usize) -> u32 {
+    if width <= 256 { 64 } else { 256 }
+}
+
+fn kernel(threads: u32) -> Kernel {
+    Kernel::new("rms_norm").with("THREADS", threads)
+}
+
+pub(crate) fn kernels() -> Vec<Kernel> {
+    [64, 256].map(kernel).into()
+}
+
+pub(crate) fn encode(gpu: &Wgpu, op: &RmsNorm<Wgpu>) -> Result<()> {
+    want_f32("rms_norm", &[&op.x, &op.out])?;
+    let [rows, cols] = op.x.shape();
+    let width = cols / op.groups;
+    let call = Call::new(kernel(threads(width)))
+        .input(&op.x)
+        .input(&op.weight)
+        .output(&op.out)
+        .sizes([rows, op.groups, width])
+        .floats([op.eps]);
+    gpu.dispatch(call, rows * op.groups)
+}

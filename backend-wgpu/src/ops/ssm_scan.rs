@@ -1,0 +1,96 @@
+//! The recurrence: a workgroup a (segment, head, block of channels), for prefill, decode and mixtures alike.
+
+use crate::Wgpu;
+use crate::call::{Call, want_f32};
+use crate::kernel::Kernel;
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::SsmScan;
+
+/// Fours of the state that an invocation keeps in registers.
+const MOST_FOURS: usize = 8;
+/// Floats of workgroup memory that staged B and C may take: half of WebGPU's 16 KiB.
+const STAGED: usize = 2048;
+/// Tokens staged at once, at most.
+const MOST_TOKENS: usize = 16;
+
+/// How the work of a head is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    /// Invocations that share a channel's state.
+    lanes: usize,
+    /// Channels of a workgroup.
+    channels: usize,
+    /// Fours of the state an invocation.
+    fours: usize,
+    /// Tokens staged at once.
+    tokens: usize,
+}
+
+impl Shape {
+    fn of(state_size: usize, head_dim: usize) -> Self {
+        let vectors = state_size.div_ceil(4);
+        let lanes = vectors.div_ceil(MOST_FOURS).next_power_of_two();
+        let fours = vectors.div_ceil(lanes);
+        let channels = (128 / lanes).min(head_dim.next_power_of_two());
+        let tokens = STAGED / (2 * 4 * lanes * fours);
+        // Partial sums take as much room again at most: tokens * channels * lanes floats.
+        let tokens = tokens.min(1536 / (channels * (lanes + 1))).clamp(1, MOST_TOKENS);
+        Self { lanes, channels, fours, tokens }
+    }
+
+    fn kernel(self) -> Kernel {
+        let constants = [
+            ("LANES", self.lanes),
+            ("CHANNELS", self.channels),
+            ("FOURS", self.fours),
+            ("TOKENS", self.tokens),
+        ];
+        // Each is at most 256.
+        constants
+            .into_iter()
+            .fold(Kernel::new("ssm_scan"), |kernel, (name, n)| kernel.with(name, n as u32))
+    }
+}
+
+pub(crate) fn kernels() -> Vec<Kernel> {
+    let sizes = [(1, 1), (16, 64), (64, 64), (128, 64), (128, 80), (256, 64), (1024, 256)];
+    sizes.into_iter().map(|(state, head)| Shape::of(state, head).kernel()).collect()
+}
+
+pub(crate) fn encode(gpu: &Wgpu, op: &SsmScan<Wgpu>) -> Result<()> {
+    want_f32("ssm_scan", &[&op.x, &op.b, &op.c, &op.dt, &op.out])?;
+    let shape = Shape::of(op.state_size, op.head_dim);
+    let (heads, segments) = (op.heads(), op.segments.table.rows());
+    let blocks = op.head_dim.div_ceil(shape.channels);
+    let call = Call::new(shape.kernel())
+        .input(&op.x)
+        .input(&op.b)
+        .input(&op.c)
+        .input(&op.dt)
+        .input(&op.head_params)
+        .output(&op.state)
+        .input(&op.segments.table)
+        .output(&op.out)
+        .sizes([segments, heads, heads / op.groups(), op.head_dim, op.state_size, blocks])
+        .floats(op.dt_limit.map(|limit| limit.min(f32::MAX)));
+    gpu.dispatch(call, segments * heads * blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Shape;
+
+    #[test]
+    fn every_shape_fits_webgpu_defaults() {
+        for state in 1..=1024 {
+            for head_dim in [1, 16, 63, 64, 80, 128, 256] {
+                let s = Shape::of(state, head_dim);
+                assert!(s.lanes * s.fours * 4 >= state, "{state}: {s:?}");
+                assert!(s.lanes * s.channels <= 256, "{state}: {s:?}");
+                let staged = 2 * 4 * s.tokens * s.lanes * s.fours;
+                let rest = s.tokens * (s.channels * (s.lanes + 1) + 2);
+                assert!((staged + rest) * 4 <= 16384, "{state} {head_dim}: {s:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Which adapters there are, which one is chosen, and why the others are not.
+
+use serde::Serialize;
+use std::fmt;
+use whipsnake_core::error::{Error, Result};
+
+/// Limits of an adapter that decide what runs on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceLimits {
+    /// Largest buffer in bytes.
+    pub buffer_bytes: u64,
+    /// Largest part of a buffer that one binding covers, in bytes.
+    pub binding_bytes: u64,
+    /// Storage buffers a shader may use.
+    pub storage_buffers: u32,
+    /// Workgroup memory in bytes.
+    pub workgroup_bytes: u32,
+    /// Invocations of one workgroup.
+    pub invocations: u32,
+    /// Workgroups a dimension.
+    pub workgroups: u32,
+}
+
+/// Optional features of an adapter; none is required.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceFeatures {
+    /// 16-bit floats in shaders.
+    pub f16: bool,
+    /// Smallest and largest subgroup, where subgroup operations are offered.
+    pub subgroups: Option<[u32; 2]>,
+    /// Cooperative matrix products.
+    pub cooperative_matrices: bool,
+    /// Time stamps on the device.
+    pub timestamps: bool,
+    /// Packed integer dot products, part of WGSL itself.
+    pub integer_dot: bool,
+}
+
+/// How an adapter took part in the choice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The one that `--device` or the order of preference picks.
+    Chosen,
+    /// It would run, but another is preferred; the text says which.
+    Passed(String),
+    /// It cannot run, or runs only on request; the text says why.
+    Rejected(String),
+}
+
+/// One adapter, as `devices` prints it.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceReport {
+    /// Position in the list; `--device` takes it.
+    pub index: usize,
+    /// Name that the driver gives.
+    pub name: String,
+    /// `discrete`, `integrated`, `virtual`, `software` or `other`.
+    pub kind: &'static str,
+    /// Graphics interface: `vulkan`, `metal`, `dx12` or `webgpu`.
+    pub backend: String,
+    /// Driver and its version.
+    pub driver: String,
+    /// Limits that matter.
+    pub limits: DeviceLimits,
+    /// Optional features.
+    pub features: DeviceFeatures,
+    /// Kernel variants that would run.
+    pub variants: Vec<String>,
+    /// Whether it is chosen.
+    pub verdict: Verdict,
+}
+
+impl fmt::Display for DeviceReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (limits, features) = (&self.limits, &self.features);
+        writeln!(
+            f,
+            "[{}] {} ({}, {}, {})",
+            self.index, self.name, self.kind, self.backend, self.driver
+        )?;
+        writeln!(
+            f,
+            "    buffer {} MiB, binding {} MiB, {} storage buffers, {} invocations, {} KiB workgroup memory",
+            limits.buffer_bytes >> 20,
+            limits.binding_bytes >> 20,
+            limits.storage_buffers,
+            limits.invocations,
+            limits.workgroup_bytes >> 10
+        )?;
+        let yes = |b: bool| if b { "yes" } else { "no" };
+        let subgroups = features.subgroups.map_or("no".into(), |[a, b]| format!("{a} to {b}"));
+        writeln!(
+            f,
+            "    f16 {}, subgroups {subgroups}, cooperative matrices {}, time stamps {}, integer dot {}",
+            yes(features.f16),
+            yes(features.cooperative_matrices),
+            yes(features.timestamps),
+            yes(features.integer_dot)
+        )?;
+        writeln!(f, "    variants: {}", self.variants.join(", "))?;
+        match &self.verdict {
+            Verdict::Chosen => write!(f, "    chosen"),
+            Verdict::Passed(why) => write!(f, "    not chosen: {why}"),
+            Verdict::Rejected(why) => write!(f, "    rejected: {why}"),
+        }
+    }
+}
+
+/// Every adapter, with the one that would be chosen without `--device`.
+///
+/// Empty where there is no driver at all; never panics.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn devices() -> Vec<DeviceReport> {
+    pollster::block_on(devices_async())
+}
+
+/// As [`devices`], for the browser.
+pub async fn devices_async() -> Vec<DeviceReport> {
+    let adapters = adapters().await;
+    reports(&adapters, None)
+}
+
+/// The adapter that `selector` names (a part of its name, or its index), or the preferred one.
+///
+/// # Errors
+/// There is no adapter, none that runs, none of that name; the text lists what there is.
+pub(crate) async fn choose(selector: Option<&str>) -> Result<(wgpu::Adapter, DeviceReport)> {
+    let adapters = adapters().await;
+    let mut reports = reports(&adapters, selector);
+    if reports.is_empty() {
+        return Err(Error::device(
+            "wgpu: no adapter found; install a Vulkan driver (mesa-vulkan-drivers for a software one) or use --backend cpu",
+        ));
+    }
+    let chosen = reports.iter().position(|r| r.verdict == Verdict::Chosen);
+    let list = || {
+        let line = |r: &DeviceReport| match &r.verdict {
+            Verdict::Rejected(why) => format!("[{}] {}: {why}", r.index, r.name),
+            _ => format!("[{}] {}", r.index, r.name),
+        };
+        reports.iter().map(line).collect::<Vec<_>>().join("; ")
+    };
+    let index = chosen.ok_or_else(|| match selector {
+        Some(wanted) => Error::device(format!(
+            "wgpu: no usable device matches {wanted:?}; there are: {}",
+            list()
+        )),
+        None => Error::device(format!("wgpu: no usable device; there are: {}", list())),
+    })?;
+    let adapter = adapters.into_iter().nth(index);
+    adapter
+        .map(|adapter| (adapter, reports.swap_remove(index)))
+        .ok_or_else(|| Error::device("wgpu: the adapter went away while it was chosen"))
+}
+
+/// All adapters of the interfaces that were compiled in.
+async fn adapters() -> Vec<wgpu::Adapter> {
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+    #[cfg(not(target_arch = "wasm32"))]
+    return instance.enumerate_adapters(wgpu::Backends::all()).await;
+    #[cfg(target_arch = "wasm32")]
+    {
+        let options = wgpu::RequestAdapterOptions {
+            power_preference: wgpu::PowerPreference::HighPerformance,
+            ..Default::default()
+        };
+        instance.request_adapter(&options).await.into_iter().collect()
+    }
+}
+
+fn reports(adapters: &[wgpu::Adapter], selector: Option<&str>) -> Vec<DeviceReport> {
+    let mut reports: Vec<_> = adapters.iter().enumerate().map(|(i, a)| describe(i, a)).collect();
+    judge(&mut reports, selector);
+    reports
+}
+
+fn describe(index: usize, adapter: &wgpu::Adapter) -> DeviceReport {
+    let (info, limits, offered) = (adapter.get_info(), adapter.limits(), adapter.features());
+    let has = |feature| offered.contains(feature);
+    let features = DeviceFeatures {
+        f16: has(wgpu::Features::SHADER_F16),
+        subgroups: has(wgpu::Features::SUBGROUP)
+            .then_some([info.subgroup_min_size, info.subgroup_max_size]),
+        cooperative_matrices: has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+        timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
+        integer_dot: true,
+    };
+    let kind = kind_name(info.device_type);
+    DeviceReport {
+        index,
+        name: info.name,
+        kind,
+        backend: format!("{:?}", info.backend).to_lowercase(),
+        driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
+        limits: DeviceLimits {
+            buffer_bytes: limits.max_buffer_size,
+            binding_bytes: limits.max_storage_buffer_binding_size,
+            storage_buffers: limits.max_storage_buffers_per_shader_stage,
+            workgroup_bytes: limits.max_compute_workgroup_storage_size,
+            invocations: limits.max_compute_invocations_per_workgroup,
+            workgroups: limits.max_compute_workgroups_per_dimension,
+        },
+        features,
+        variants: crate::variants::Variants::of(kind, &features, None).names(),
+        verdict: Verdict::Passed(String::new()),
+    }
+}
+
+const fn kind_name(kind: wgpu::DeviceType) -> &'static str {
+    match kind {
+        wgpu::DeviceType::DiscreteGpu => "discrete",
+        wgpu::DeviceType::IntegratedGpu => "integrated",
+        wgpu::DeviceType::VirtualGpu => "virtual",
+        wgpu::DeviceType::Cpu => "software",
+        wgpu::DeviceType::Other => "other",
+    }
+}
+
+/// Position in the order of preference; the browser reports `other` for what it recommends.
+fn rank(kind: &str) -> usize {
+    ["discrete", "integrated", "virtual", "other", "software"]
+        .iter()
+        .position(|k| *k == kind)
+        .unwrap_or(usize::MAX)
+}
+
+/// Gives every report its verdict.
+fn judge(reports: &mut [DeviceReport], selector: Option<&str>) {
+    let hardware = reports.iter().find(|r| r.kind != "software").map(|r| r.name.clone());
+    for report in &mut *reports {
+        let software = report.kind == "software" && selector.is_none();
+        if let Some(why) = shortfall(&report.limits) {
+            report.verdict = Verdict::Rejected(why);
+        } else if let Some(name) = hardware.as_ref().filter(|_| software) {
+            report.verdict = Verdict::Rejected(format!(
+                "a software adapter, used only on request while {name} exists; --device {} takes it",
+                report.index
+            ));
+        }
+    }
+    let matches = |r: &&mut DeviceReport| {
+        !matches!(r.verdict, Verdict::Rejected(_)) && selector.is_none_or(|s| selects(s, r))
+    };
+    let best = reports.iter_mut().filter(matches).min_by_key(|r| (rank(r.kind), r.index));
+    let Some(best) = best else { return };
+    best.verdict = Verdict::Chosen;
+    let name = best.name.clone();
+    for report in reports.iter_mut().filter(|r| matches!(r.verdict, Verdict::Passed(_))) {
+        report.verdict = Verdict::Passed(match selector {
+            Some(wanted) => format!("--device {wanted} picks {name}"),
+            None => format!("{name} is preferred; --device {} takes this one", report.index),
+        });
+    }
+}
+
+/// Whether `--device wanted` means this adapter: its index, or a part of its name in any case.
+fn selects(wanted: &str, report: &DeviceReport) -> bool {
+    match wanted.parse::<usize>() {
+        Ok(index) => index == report.index,
+        Err(_) => report.name.to_lowercase().contains(&wanted.to_lowercase()),
+    }
+}
+
+/// What an adapter lacks of WebGPU's default limits, which every shader stays within.
+fn shortfall(limits: &DeviceLimits) -> Option<String> {
+    let wants = [
+        ("storage buffers a shader", u64::from(limits.storage_buffers), 8),
+        ("invocations a workgroup", u64::from(limits.invocations), 256),
+        ("bytes of workgroup memory", u64::from(limits.workgroup_bytes), 16384),
+        ("workgroups a dimension", u64::from(limits.workgroups), 65535),
+        ("bytes a binding", limits.binding_bytes, 128 << 20),
+    ];
+    wants
+        .into_iter()
+        .find(|(_, found, want)| found < want)
+        .map(|(what, found, want)| format!("it offers {found} {what}, want {want}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(index: usize, name: &str, kind: &'static str) -> DeviceReport {
+        let features = DeviceFeatures {
+            f16: false,
+            subgroups: None,
+            cooperative_matrices: false,
+            timestamps: false,
+            integer_dot: true,
+        };
+        DeviceReport {
+            index,
+            name: name.into(),
+            kind,
+            backend: "vulkan".into(),
+            driver: "driver 1".into(),
+            limits: DeviceLimits {
+                buffer_bytes: 256 << 20,
+                binding_bytes: 128 << 20,
+                storage_buffers: 8,
+                workgroup_bytes: 16384,
+                invocations: 256,
+                workgroups: 65535,
+            },
+            features,
+            variants: Vec::new(),
+            verdict: Verdict::Passed(String::new()),
+        }
+    }
+
+    fn chosen(reports: &[DeviceReport]) -> Option<usize> {
+        reports.iter().position(|r| r.verdict == Verdict::Chosen)
+    }
+
+    #[test]
+    fn discrete_before_integrated_before_software() {
+        let mut list = [
+            report(0, "llvmpipe", "software"),
+            report(1, "Iris", "integrated"),
+            report(2, "Radeon", "discrete"),
+        ];
+        judge(&mut list, None);
+        assert_eq!(chosen(&list), Some(2));
+        assert_eq!(
+            list[0].verdict,
+            Verdict::Rejected(
+                "a software adapter, used only on request while Iris exists; --device 0 takes it"
+                    .into()
+            )
+        );
+        assert_eq!(
+            list[1].verdict,
+            Verdict::Passed("Radeon is preferred; --device 1 takes this one".into())
+        );
+    }
+
+    #[test]
+    fn a_selector_takes_an_index_or_a_part_of_a_name() {
+        for wanted in ["0", "PIPE"] {
+            let mut list = [report(0, "llvmpipe", "software"), report(1, "Radeon", "discrete")];
+            judge(&mut list, Some(wanted));
+            assert_eq!(chosen(&list), Some(0), "{wanted}");
+        }
+    }
+
+    #[test]
+    fn an_adapter_that_is_too_small_is_rejected_with_the_limit() {
+        let mut list = [report(0, "Old", "discrete")];
+        list[0].limits.storage_buffers = 4;
+        judge(&mut list, None);
+        assert_eq!(
+            list[0].verdict,
+            Verdict::Rejected("it offers 4 storage buffers a shader, want 8".into())
+        );
+    }
+}

@@ -1,0 +1,45 @@
+// out = weight * x / sqrt(mean over each group of x^2 + eps), in f32.
+// One workgroup of THREADS a (row, group); each invocation strides over the columns, one reduction in workgroup memory.
+struct Params {
+    x: vec2<u32>, weight: vec2<u32>, out: vec2<u32>,
+    rows: u32, groups: u32, width: u32, eps: f32,
+}
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<f32>; // [rows, groups * width]
+@group(0) @binding(2) var<storage, read> weight: array<f32>; // [1, groups * width]
+@group(0) @binding(3) var<storage, read_write> out: array<f32>; // [rows, groups * width]
+
+var<workgroup> sums: array<f32, THREADS>;
+
+@compute @workgroup_size(THREADS)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) count: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let i = flat(group, count);
+    if (i >= params.rows * params.groups) {
+        return;
+    }
+    let row = i / params.groups;
+    let first = i % params.groups * params.width;
+    let source = params.x.x + row * params.x.y + first;
+    var sum = 0.0;
+    for (var c = lane; c < params.width; c += THREADS) {
+        let value = x[source + c];
+        sum += value * value;
+    }
+    sums[lane] = sum;
+    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
+        workgroupBarrier();
+        if (lane < half) {
+            sums[lane] += sums[lane + half];
+        }
+    }
+    workgroupBarrier();
+    let factor = inverseSqrt(sums[0] / f32(params.width) + params.eps);
+    let target_row = params.out.x + row * params.out.y + first;
+    for (var c = lane; c < params.width; c += THREADS) {
+        out[target_row + c] = x[source + c] * factor * weight[params.weight.x + first + c];
+    }
+}
