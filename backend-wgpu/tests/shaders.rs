@@ -11,10 +11,12 @@ const STORAGE_BUFFERS: usize = 8;
 
 fn parsed(kernel: &Kernel) -> (naga::Module, ModuleInfo) {
     let source = kernel.source();
+    // WebGPU's own unpack2x16float is a capability of its own in naga.
+    let core = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     // Subgroup kernels run only where the device offers them.
     let allowed = match kernel.entry_point() {
-        "subgroup" => Capabilities::SUBGROUP,
-        _ => Capabilities::empty(),
+        "subgroup" => core | Capabilities::SUBGROUP,
+        _ => core,
     };
     let module = naga::front::wgsl::parse_str(&source)
         .unwrap_or_else(|e| panic!("{kernel}: {}", e.emit_to_string(&source)));

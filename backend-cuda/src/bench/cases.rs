@@ -244,9 +244,10 @@ fn experts(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
             offsets: output(cuda, EXPERTS + 1, 1, DType::U32)?,
         };
         let sorted = rows >= cuda.policy().group_experts_from;
-        for (name, weight, input) in
-            [("up", &up, ExpertInput::Row), ("down", &down, ExpertInput::Pair)]
-        {
+        for (name, weight, input, activation) in [
+            ("up", &up, ExpertInput::Row, Activation::Relu2),
+            ("down", &down, ExpertInput::Pair, Activation::Identity),
+        ] {
             let in_rows = if input == ExpertInput::Row { rows } else { pairs };
             let x = data.activation(in_rows, weight.cols)?;
             let out = output(cuda, pairs, weight.rows, DType::BF16)?;
@@ -260,35 +261,16 @@ fn experts(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
             } else {
                 Floor::Bytes(hit * one as f64)
             };
-            bench.row(
-                "moe_matmul",
-                format!("{format} {name} {rows} tokens"),
-                floor,
-                &out,
-                &mut |i| {
-                    let ids = ids[i % ids.len()].clone();
-                    if sorted {
-                        cuda.moe_group(&MoeGroup {
-                            ids: ids.clone(),
-                            experts: EXPERTS,
-                            groups: groups.clone(),
-                        })?;
-                    }
-                    cuda.moe_matmul(&MoeMatmul {
-                        x: x.clone(),
-                        input,
-                        weight,
-                        ids,
-                        groups: sorted.then(|| groups.clone()),
-                        activation: if name == "up" {
-                            Activation::Relu2
-                        } else {
-                            Activation::Identity
-                        },
-                        out: out.clone(),
-                    })
-                },
-            )?;
+            let row = format!("{format} {name} {rows} tokens");
+            bench.row("moe_matmul", row, floor, &out, &mut |i| {
+                let ids = ids[i % ids.len()].clone();
+                let groups = sorted.then(|| groups.clone());
+                if let Some(groups) = groups.clone() {
+                    cuda.moe_group(&MoeGroup { ids: ids.clone(), experts: EXPERTS, groups })?;
+                }
+                let (x, out) = (x.clone(), out.clone());
+                cuda.moe_matmul(&MoeMatmul { x, input, weight, ids, groups, activation, out })
+            })?;
         }
     }
     Ok(())
