@@ -1,8 +1,8 @@
 //! The CUDA back end: kernels compiled for the device at hand, encoded on one stream, replayed as graphs.
 //!
 //! A tour, in reading order: [`probe`] says what is there and why a candidate is refused; [`Cuda`] is the back end;
-//! [`memory`] holds device allocations, [`staging`] moves bytes, [`compile`] and [`kernels`] turn `kernels/*.cu` into
-//! loaded functions, [`ops`] launches them; [`bench`] times them against their floors.
+//! `memory` holds device allocations, `staging` moves bytes, `compile` and `kernels` turn `kernels/*.cu` into
+//! loaded functions, `ops` launches them; `bench` times them against their floors.
 
 pub mod bench;
 pub mod compile;

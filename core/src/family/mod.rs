@@ -1,4 +1,4 @@
-//! Families: each turns a config.json into a [`ModelSpec`]. Adding one is a file and a line of [`FAMILIES`].
+//! Families: each turns a config.json into a [`ModelSpec`]. Adding one is a file and a line of `FAMILIES`.
 
 mod config;
 mod nemotron_h;
