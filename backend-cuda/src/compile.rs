@@ -94,10 +94,8 @@ impl Compiler {
             milliseconds = started.elapsed().as_millis(),
             "compiled"
         );
-        if let Some(path) = path {
-            if let Err(error) = store(&path, &cubin) {
-                tracing::debug!(%error, path = %path.display(), "the kernel cache cannot be written");
-            }
+        if let Some(Err(error)) = path.map(|path| store(&path, &cubin)) {
+            tracing::debug!(%error, "the kernel cache cannot be written");
         }
         Ok(cubin)
     }

@@ -28,8 +28,8 @@ struct Moe {
 /// Rows of a tile for pairs that spread over the experts.
 fn tile_rows(pairs: usize, experts: usize) -> usize {
     match pairs / experts.max(1) {
-        ..=16 => 16,
-        ..=96 => 64,
+        0..=16 => 16,
+        17..=96 => 64,
         _ => 128,
     }
 }

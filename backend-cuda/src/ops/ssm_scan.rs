@@ -46,12 +46,12 @@ impl Form {
     fn holding(size: u32, longest: usize) -> Self {
         let one_token = longest == 1;
         match size {
-            ..=16 => Self::new(1, 16, 2, 4),
-            ..=32 => Self::new(2, 16, 2, 4),
-            ..=64 => Self::new(4, 16, 2, if one_token { 1 } else { 8 }),
-            ..=128 => Self::new(8, 16, 2, if one_token { 1 } else { 8 }),
-            ..=256 => Self::new(16, 16, 2, if one_token { 1 } else { 8 }),
-            ..=512 => Self::new(32, 16, 1, 4),
+            0..=16 => Self::new(1, 16, 2, 4),
+            17..=32 => Self::new(2, 16, 2, 4),
+            33..=64 => Self::new(4, 16, 2, if one_token { 1 } else { 8 }),
+            65..=128 => Self::new(8, 16, 2, if one_token { 1 } else { 8 }),
+            129..=256 => Self::new(16, 16, 2, if one_token { 1 } else { 8 }),
+            257..=512 => Self::new(32, 16, 1, 4),
             _ => Self::new(32, 32, 1, 4),
         }
     }
