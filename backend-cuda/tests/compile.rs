@@ -5,10 +5,16 @@ use whipsnake_cuda::{SOURCES, expand};
 
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
 
-/// Most registers of a thread: what lets the block of the kernel's launch bounds run at all is 65,536 a
-/// multiprocessor; tiles of 128 rows hold 128 sums a thread.
-const REGISTERS: [(&str, u32); 4] =
-    [("_tile_", 255), ("ssm_scan_", 168), ("matmul_vec_", 128), ("", 64)];
+/// Most registers of a thread, by part of the kernel's name, first match first. Tiles hold 128 sums a thread and the
+/// scan and attention their state; the last line is what 1,024 threads of a block may use.
+const REGISTERS: [(&str, u32); 6] = [
+    ("matmul_tile_", 255),
+    ("attention_tile_", 192),
+    ("attention_decode_", 192),
+    ("ssm_scan_", 192),
+    ("matmul_vec_", 128),
+    ("", 64),
+];
 
 /// Registers and spilled bytes of every kernel in a compiler's log.
 fn usage(log: &str) -> Vec<(String, u32, u32)> {
