@@ -1,5 +1,7 @@
 //! Seeded operand data: the same on every back end, never zeros.
 
+use crate::sampling::Random;
+
 /// How an input is filled.
 #[derive(Clone, Copy, Debug)]
 pub enum Fill {
@@ -13,28 +15,22 @@ pub enum Fill {
     Constant(f32),
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014), seeded from a name, so that every operand has its own stream.
-pub struct Stream(u64);
+/// Random numbers seeded from a name, so that every operand has its own stream.
+pub struct Stream(Random);
 
 impl Stream {
     /// A stream for an operand of a case.
     pub fn new(case: &str, operand: &str) -> Self {
         // FNV-1a over both names.
         let bytes = case.bytes().chain([0]).chain(operand.bytes());
-        Self(
-            bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| {
-                (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3)
-            }),
-        )
+        let seed = bytes
+            .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        Self(Random::new(seed))
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.bits()
     }
 
     /// Uniform in `0..1`.

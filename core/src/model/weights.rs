@@ -116,13 +116,12 @@ pub struct Weights<B: Backend> {
 /// Puts every tensor of a checkpoint on `backend`, each read once.
 ///
 /// # Errors
-/// The checkpoint's (missing, unread or malformed tensors are refused before any is loaded) and the back end's.
+/// The checkpoint's (missing, unread or malformed tensors were refused when it was opened) and the back end's.
 pub async fn load<B: Backend>(
     backend: &B,
     checkpoint: &Checkpoint,
     progress: Progress<'_>,
 ) -> Result<Weights<B>> {
-    checkpoint.inventory()?;
     let spec: &ModelSpec = checkpoint.spec();
     let loader = Loader { backend, checkpoint, progress };
     let embedding = loader.weight(&spec.embedding).await?;
