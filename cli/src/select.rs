@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use whipsnake_core::backend::Backend;
-use whipsnake_core::cpu::Cpu;
+use whipsnake_core::cpu::{Cpu, join_thread_pool};
 use whipsnake_core::error::Result;
 use whipsnake_core::tensor::DType;
 use whipsnake_cuda::{Cuda, Options as CudaOptions};
@@ -30,7 +30,7 @@ pub fn on_backend<T: BackendTask>(
     match args.backend {
         BackendChoice::Cuda => task.run(cuda(args)?),
         BackendChoice::Wgpu => task.run(wgpu(args)?),
-        BackendChoice::Cpu => task.run(Cpu::new()),
+        BackendChoice::Cpu => task.run(cpu()),
         BackendChoice::Auto => automatic(args, quiet, task),
     }
 }
@@ -58,7 +58,12 @@ fn automatic<T: BackendTask>(
     if !quiet {
         eprintln!("running on the CPU: no GPU is usable here (`whipsnake devices` says why)");
     }
-    task.run(Cpu::new())
+    task.run(cpu())
+}
+
+fn cpu() -> Cpu {
+    join_thread_pool();
+    Cpu::new()
 }
 
 fn cuda(args: &BackendArgs) -> anyhow::Result<Cuda> {

@@ -37,3 +37,14 @@ fn the_fast_forms_match_the_public_implementation() {
 fn the_small_model_matches_the_public_implementation() {
     check(Cpu::new, &["bard", "bard-nvfp4"]);
 }
+
+/// A session on a thread of the pool keeps the other threads awake; several at once get on with each other.
+#[test]
+fn sessions_on_threads_of_the_pool_match_the_public_implementation() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+    pool.scope(|scope| {
+        for fixtures in [["bard", "golden/nemotron-latent"], ["golden/nemotron-dense", "bard"]] {
+            scope.spawn(move |_| check(Cpu::new, &fixtures));
+        }
+    });
+}

@@ -16,6 +16,8 @@ const DEPTH: usize = 1024;
 const PANEL: usize = 48;
 /// Rows and weight rows of one register tile: 12 sums, 3 weights and 1 input fill 16 registers.
 const TILE: [usize; 2] = [4, 3];
+/// Vectors of weights in flight where one row meets bf16.
+const UNROLL: usize = 4;
 
 /// Dense f32 rows, padded with zeros to whole vectors.
 pub(super) struct Inputs {
@@ -121,20 +123,31 @@ fn dot_pairs<S: Simd>(simd: S, even: &[f32], odd: &[f32], row: &[u32]) -> f32 {
     let ((even, even_tail), (odd, odd_tail)) = (S::as_simd_f32s(even), S::as_simd_f32s(odd));
     let (words, words_tail) = S::as_simd_u32s(row);
     let (shift, mask) = (simd.splat_u32s(16), simd.splat_u32s(HIGH));
-    let mut sums = [[simd.splat_f32s(0.0); 2]; 2];
-    for (i, ((words, even), odd)) in words.iter().zip(even).zip(odd).enumerate() {
-        let low = simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(*words, shift));
-        let high = simd.transmute_f32s_u32s(simd.and_u32s(*words, mask));
-        let [even_sum, odd_sum] = &mut sums[i % 2];
-        *even_sum = fma(simd, low, *even, *even_sum);
-        *odd_sum = fma(simd, high, *odd, *odd_sum);
+    // The sums stay in registers only where every index is a constant.
+    let mut sums = [simd.splat_f32s(0.0); 2 * UNROLL];
+    let step = |[low_sum, high_sum]: [S::f32s; 2], words, even, odd| {
+        let low = simd.transmute_f32s_u32s(simd.wrapping_dyn_shl_u32s(words, shift));
+        let high = simd.transmute_f32s_u32s(simd.and_u32s(words, mask));
+        [fma(simd, low, even, low_sum), fma(simd, high, odd, high_sum)]
+    };
+    let (words, words_rest) = words.as_chunks::<UNROLL>();
+    let (even, even_rest) = even.as_chunks::<UNROLL>();
+    let (odd, odd_rest) = odd.as_chunks::<UNROLL>();
+    for ((words, even), odd) in words.iter().zip(even).zip(odd) {
+        for i in 0..UNROLL {
+            [sums[2 * i], sums[2 * i + 1]] =
+                step([sums[2 * i], sums[2 * i + 1]], words[i], even[i], odd[i]);
+        }
+    }
+    for ((words, even), odd) in words_rest.iter().zip(even_rest).zip(odd_rest) {
+        [sums[0], sums[1]] = step([sums[0], sums[1]], *words, *even, *odd);
     }
     let pair = |((word, even), odd): ((&u32, &f32), &f32)| {
         f32::from_bits(word << 16) * even + f32::from_bits(word & HIGH) * odd
     };
     let tail = words_tail.iter().zip(even_tail).zip(odd_tail).map(pair).sum::<f32>();
-    let [first, second] = sums.map(|[even, odd]| simd.add_f32s(even, odd));
-    simd.reduce_sum_f32s(simd.add_f32s(first, second)) + tail
+    let sum = sums.into_iter().reduce(|a, b| simd.add_f32s(a, b));
+    sum.map_or(0.0, |sum| simd.reduce_sum_f32s(sum)) + tail
 }
 
 thread_local! {

@@ -12,13 +12,14 @@ mod scan;
 mod simd;
 mod weight;
 
-use crate::backend::{Backend, Ledger, Memory, Policy};
+use crate::backend::{Backend, Ledger, Memory, Policy, StepKey};
 use crate::error::Result;
 use crate::ops::*;
 use crate::tensor::{DType, Tensor};
 use crate::weight::{StoredWeight, Weight};
 pub use buffer::CpuBuffer;
 pub(crate) use buffer::{narrow, widen};
+pub use parallel::join_thread_pool;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -103,6 +104,10 @@ impl Backend for Cpu {
 
     fn ledger(&self) -> Ledger {
         *self.ledger.borrow()
+    }
+
+    fn run_step(&self, _key: StepKey, encode: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        parallel::awake(encode)
     }
 
     forms! {
