@@ -80,6 +80,9 @@ pub struct StepKey(pub u64);
 /// Ops encode; only [`Backend::read`] waits. Operands are already checked by [`Step::run`]; a back end never checks
 /// again. Nothing is allocated on the device inside a step.
 pub trait Backend: Sized + 'static {
+    /// Whether weights stay where the checkpoint's bytes are, so that those may not be given back after loading.
+    const READS_IN_PLACE: bool = false;
+
     /// A device allocation; clones share it.
     type Buffer: Clone;
 

@@ -78,6 +78,11 @@ pub trait Source {
     /// # Errors
     /// The range lies outside the file, or it cannot be read.
     fn read(&self, file: usize, range: Range<u64>) -> LocalFuture<'_, Result<Bytes>>;
+
+    /// Says that `range` will not be read again: pages of a mapped file stop counting as this process's memory.
+    fn forget(&self, file: usize, range: Range<u64>) {
+        let _ = (file, range);
+    }
 }
 
 /// A run of stored bytes.
@@ -107,6 +112,11 @@ impl Plane {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// As [`Source::forget`].
+    pub fn forget(&self) {
+        self.source.forget(self.file, self.range.clone());
     }
 
     /// All bytes.
@@ -151,6 +161,13 @@ pub struct StoredPart {
     pub scales: Option<Plane>,
     /// Scale of the whole matrix; 1 where the format has none.
     pub scale: f32,
+}
+
+impl StoredPart {
+    /// Elements and block scales.
+    pub fn planes(&self) -> impl Iterator<Item = &Plane> {
+        std::iter::once(&self.data).chain(&self.scales)
+    }
 }
 
 /// A weight as the checkpoint holds it: one matrix, or one an expert, all of one format and shape.

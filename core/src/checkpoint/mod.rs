@@ -75,8 +75,8 @@ impl Checkpoint {
             let mut shards = Vec::new();
             require_config(&files)?;
             for name in layout::shards(&names, files.get(INDEX).map(|b| &b[..]))? {
-                let bytes = folder::map(&dir.join(&name))?;
-                shards.push((name, bytes));
+                let file = folder::map(&dir.join(&name))?;
+                shards.push((name, file));
             }
             Self::from_shards(files, shards)
         };
@@ -98,19 +98,23 @@ impl Checkpoint {
         let mut shards = Vec::new();
         for name in layout::shards(&names, index.as_deref())? {
             let bytes = files.remove(&name).unwrap_or_default();
-            shards.push((name, bytes));
+            shards.push((name, bytes.into()));
         }
         Self::from_shards(files, shards)
     }
 
-    fn from_shards(files: BTreeMap<String, Bytes>, shards: Vec<(String, Bytes)>) -> Result<Self> {
+    fn from_shards(
+        files: BTreeMap<String, Bytes>,
+        shards: Vec<(String, source::File)>,
+    ) -> Result<Self> {
         let mut headers = Vec::new();
-        for (name, bytes) in &shards {
+        for (name, file) in &shards {
             // A file's length in memory is below 2^64.
-            let header = Header::parse(bytes, bytes.len() as u64).map_err(|e| e.within(name))?;
+            let header =
+                Header::parse(&file.bytes, file.bytes.len() as u64).map_err(|e| e.within(name))?;
             headers.push((name.clone(), header));
         }
-        let source = source::Files(shards.into_iter().map(|(_, bytes)| bytes).collect());
+        let source = source::Files(shards.into_iter().map(|(_, file)| file).collect());
         Self::from_source(files.into_iter().collect(), headers, Rc::new(source))
     }
 

@@ -6,17 +6,55 @@ use bytes::Bytes;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Files whose bytes are all addressable: embedded, read, or mapped. Reads share them without a copy.
-pub(super) struct Files(pub Vec<Bytes>);
+/// A file whose bytes are all addressable: embedded, read, or mapped.
+pub(super) struct File {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// The mapping behind them.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub map: Option<std::sync::Arc<memmap2::Mmap>>,
+}
+
+impl From<Bytes> for File {
+    fn from(bytes: Bytes) -> Self {
+        Self {
+            bytes,
+            #[cfg(not(target_arch = "wasm32"))]
+            map: None,
+        }
+    }
+}
+
+/// Files by number. Reads share their bytes without a copy.
+pub(super) struct Files(pub Vec<File>);
 
 impl Source for Files {
     fn read(&self, file: usize, range: Range<u64>) -> LocalFuture<'_, Result<Bytes>> {
         match self.0.get(file) {
-            Some(bytes) => bytes.read(0, range),
+            Some(file) => file.bytes.read(0, range),
             None => {
                 let text = format!("file {file} of {}", self.0.len());
                 Box::pin(std::future::ready(Err(Error::checkpoint(text))))
             }
+        }
+    }
+
+    #[cfg(unix)]
+    fn forget(&self, file: usize, range: Range<u64>) {
+        let Some(map) = self.0.get(file).and_then(|file| file.map.as_ref()) else { return };
+        let (Ok(start), Ok(end)) = (usize::try_from(range.start), usize::try_from(range.end))
+        else {
+            return;
+        };
+        if start >= end || end > map.len() {
+            return;
+        }
+        // SAFETY: the mapping is of a file and never written: a dropped page comes back from the file as it was.
+        let dropped = unsafe {
+            map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
+        };
+        if let Err(error) = dropped {
+            tracing::debug!(%error, "mapped pages stay resident");
         }
     }
 }
@@ -48,6 +86,10 @@ impl Source for CheckedScales {
             }
         })
     }
+
+    fn forget(&self, file: usize, range: Range<u64>) {
+        self.inner.forget(file, range);
+    }
 }
 
 /// `plane` with its scales checked on the way.
@@ -64,6 +106,7 @@ pub(super) mod folder {
     use std::collections::BTreeSet;
     use std::fs::File;
     use std::path::Path;
+    use std::sync::Arc;
 
     /// Names of the files in `dir`.
     pub fn names(dir: &Path) -> Result<BTreeSet<String>> {
@@ -96,15 +139,24 @@ pub(super) mod folder {
     }
 
     /// A large file, mapped: pages come in as they are read and can be dropped again.
-    pub fn map(path: &Path) -> Result<Bytes> {
+    pub fn map(path: &Path) -> Result<super::File> {
         let file = File::open(path).map_err(|e| Error::io(path, &e))?;
         if file.metadata().map_err(|e| Error::io(path, &e))?.len() == 0 {
-            return Ok(Bytes::new());
+            return Ok(Bytes::new().into());
         }
         // SAFETY: the mapping is read-only and lives as long as the bytes handed out. Should another process shorten
         // the file meanwhile, a read ends the process instead of returning wrong data; every loader of mapped
         // weights shares that limit.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| Error::io(path, &e))?;
-        Ok(Bytes::from_owner(map))
+        let map = Arc::new(map);
+        Ok(super::File { bytes: Bytes::from_owner(Shared(map.clone())), map: Some(map) })
+    }
+
+    struct Shared(Arc<memmap2::Mmap>);
+
+    impl AsRef<[u8]> for Shared {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
     }
 }

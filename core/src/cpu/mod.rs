@@ -71,6 +71,8 @@ macro_rules! forms {
 }
 
 impl Backend for Cpu {
+    const READS_IN_PLACE: bool = true;
+
     type Buffer = CpuBuffer;
 
     fn name(&self) -> &'static str {

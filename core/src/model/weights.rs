@@ -8,7 +8,7 @@ use crate::backend::{Backend, Memory};
 use crate::checkpoint::Checkpoint;
 use crate::error::Result;
 use crate::tensor::{DType, Tensor};
-use crate::weight::Weight;
+use crate::weight::{Plane, Weight};
 use std::rc::Rc;
 
 /// Told how much has been loaded: tensors and bytes so far, of how many.
@@ -154,6 +154,9 @@ impl<B: Backend> Loader<'_, B> {
     async fn weight(&self, weight: &WeightRef) -> Result<Rc<Weight<B>>> {
         let stored = self.checkpoint.weight(weight).await?;
         let loaded = self.backend.load(&stored).await?;
+        if !B::READS_IN_PLACE {
+            stored.parts.iter().for_each(|part| part.planes().for_each(Plane::forget));
+        }
         self.report(&stored.name);
         Ok(Rc::new(loaded))
     }
