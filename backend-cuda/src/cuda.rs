@@ -7,7 +7,7 @@ use crate::memory::{ALIGNMENT, CudaBuffer, Pool};
 use crate::staging::{SLOT_BYTES, Staging};
 use crate::step::Recorded;
 use crate::view::pointer;
-use cudarc::driver::sys;
+use cudarc::driver::{CudaEvent, sys};
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -54,6 +54,8 @@ impl Options {
 /// Dropped in the order of its fields: graphs before the memory and modules whose addresses they hold.
 pub struct Cuda {
     steps: RefCell<HashMap<StepKey, Recorded>>,
+    /// Of the last step.
+    marks: RefCell<Vec<Rc<CudaEvent>>>,
     capturing: Cell<bool>,
     /// Partial results of ops that run in two stages. Grown only outside captures, and what graphs point at stays.
     workspaces: RefCell<Vec<(usize, CudaBuffer)>>,
@@ -95,6 +97,7 @@ impl Cuda {
         let multiprocessors = checked("reading an attribute", context.attribute(attribute))?;
         Ok(Self {
             steps: RefCell::default(),
+            marks: RefCell::default(),
             capturing: Cell::new(false),
             workspaces: RefCell::default(),
             staging: RefCell::new(Staging::new(driver.clone())?),
@@ -124,6 +127,10 @@ impl Cuda {
 
     pub(crate) fn steps_mut(&self) -> RefMut<'_, HashMap<StepKey, Recorded>> {
         self.steps.borrow_mut()
+    }
+
+    pub(crate) fn marks_mut(&self) -> RefMut<'_, Vec<Rc<CudaEvent>>> {
+        self.marks.borrow_mut()
     }
 
     pub(crate) fn capturing(&self) -> bool {
@@ -239,6 +246,14 @@ impl Backend for Cuda {
 
     fn ledger(&self) -> Ledger {
         self.pool.ledger()
+    }
+
+    fn mark(&self) -> Result<()> {
+        self.record_mark()
+    }
+
+    async fn marks(&self) -> Result<Vec<f64>> {
+        self.read_marks()
     }
 
     fn run_step(&self, key: StepKey, encode: &mut dyn FnMut() -> Result<()>) -> Result<()> {

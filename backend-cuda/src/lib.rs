@@ -2,9 +2,10 @@
 //!
 //! A tour, in reading order: [`probe`] says what is there and why a candidate is refused; [`Cuda`] is the back end;
 //! `memory` holds device allocations, `staging` moves bytes, `compile` and `kernels` turn `kernels/*.cu` into
-//! loaded functions, `ops` launches them; `bench` times them against their floors.
+//! loaded functions, `ops` launches them; `clock` times the ops of a step, `bench` times them against their floors.
 
 pub mod bench;
+mod clock;
 pub mod compile;
 mod cuda;
 mod driver;

@@ -2,7 +2,8 @@
 
 use crate::cuda::Cuda;
 use crate::driver::checked;
-use cudarc::driver::{CudaGraph, sys};
+use cudarc::driver::{CudaEvent, CudaGraph, sys};
+use std::rc::Rc;
 use whipsnake_core::backend::StepKey;
 use whipsnake_core::error::{Error, Result};
 
@@ -10,8 +11,8 @@ use whipsnake_core::error::{Error, Result};
 pub(crate) enum Recorded {
     /// It ran eagerly: kernels are loaded, workspaces have their size.
     Once,
-    /// It can be replayed.
-    Graph(CudaGraph),
+    /// It can be replayed; with the marks that it records.
+    Graph(CudaGraph, Vec<Rc<CudaEvent>>),
     /// It holds no work.
     Empty,
 }
@@ -23,9 +24,13 @@ impl Cuda {
         key: StepKey,
         encode: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()> {
+        self.marks_mut().clear();
         if let Some(recorded) = self.steps().get(&key) {
             match recorded {
-                Recorded::Graph(graph) => return checked("launching a graph", graph.launch()),
+                Recorded::Graph(graph, marks) => {
+                    self.marks_mut().clone_from(marks);
+                    return checked("launching a graph", graph.launch());
+                }
                 Recorded::Empty => return Ok(()),
                 Recorded::Once => {}
             }
@@ -39,7 +44,7 @@ impl Cuda {
             None => Recorded::Empty,
             Some(graph) => {
                 checked("launching a graph", graph.launch())?;
-                Recorded::Graph(graph)
+                Recorded::Graph(graph, self.marks_mut().clone())
             }
         };
         self.steps_mut().insert(key, recorded);

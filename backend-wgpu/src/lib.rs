@@ -26,5 +26,5 @@ pub use kernel::Kernel;
 pub use ops::kernels;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::devices;
-pub use probe::{DeviceReport, devices_async};
+pub use probe::{DeviceReport, Verdict, devices_async};
 pub use variants::Reduction;

@@ -1,14 +1,16 @@
 //! The command line: every subcommand, its options and its help.
 
+mod bench;
 mod commands;
 mod groups;
 mod parse;
 
 use clap::{Args, Parser, Subcommand};
 
+pub use bench::{BenchArgs, BenchSubject, Ceilings};
 pub use commands::{
-    BenchArgs, ChatArgs, ContextArgs, DevicesArgs, GenerateArgs, LogitsArgs, PerplexityArgs,
-    PlanArgs, SelfcheckArgs,
+    ChatArgs, ContextArgs, DevicesArgs, GenerateArgs, LogitsArgs, PerplexityArgs, PlanArgs,
+    SelfcheckArgs,
 };
 pub use groups::{BackendArgs, BackendChoice, ModelArgs, Precision, SamplingArgs};
 pub use parse::{LogitBias, TemplateArg};

@@ -1,9 +1,9 @@
 //! What the process itself holds, as the system counts it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Memory of this process, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessMemory {
     /// Resident now.
     pub resident: u64,

@@ -66,7 +66,8 @@ fn cpu() -> Cpu {
     Cpu::new()
 }
 
-fn cuda(args: &BackendArgs) -> anyhow::Result<Cuda> {
+/// The CUDA device that `args` ask for.
+pub fn cuda(args: &BackendArgs) -> anyhow::Result<Cuda> {
     let ordinal = match &args.device {
         None => 0,
         Some(name) => cuda_ordinal(name)?,

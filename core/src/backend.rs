@@ -1,12 +1,12 @@
 //! The seam: what a device must offer to run the model.
 
 use crate::batch::BatchShape;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::*;
 use crate::step::{FusedOp, Step};
 use crate::tensor::{DType, Tensor};
 use crate::weight::{StoredWeight, Weight};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::future::Future;
 
 /// What an allocation is for; the ledger and `plan` use the same four words.
@@ -29,7 +29,7 @@ impl Memory {
 }
 
 /// Bytes that a back end holds now, by class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
     /// Weights and small parameters.
     pub weights: u64,
@@ -125,6 +125,22 @@ pub trait Backend: Sized + 'static {
     /// The shape that a step of this shape is padded to, so that few keys serve all steps. No bound may shrink.
     fn bucket(&self, shape: BatchShape) -> BatchShape {
         shape
+    }
+
+    /// Notes the device's clock behind the work encoded so far, for [`Backend::marks`]. A replayed step notes it anew.
+    ///
+    /// # Errors
+    /// The device keeps no time.
+    fn mark(&self) -> Result<()> {
+        Err(Error::request(format!("{}: this device keeps no time of its ops", self.name())))
+    }
+
+    /// Waits for the work encoded so far; the marks of the last step, in microseconds from any start.
+    ///
+    /// # Errors
+    /// As [`Backend::read`].
+    fn marks(&self) -> impl Future<Output = Result<Vec<f64>>> {
+        std::future::ready(Ok(Vec::new()))
     }
 
     /// Runs `encode` exactly once, or replays what it recorded the first times for the same `key`.

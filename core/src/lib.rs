@@ -17,6 +17,7 @@ pub mod model;
 
 pub mod backend;
 pub mod ops;
+pub mod profile;
 pub mod step;
 pub mod trace;
 

@@ -168,6 +168,11 @@ fn index(token: u32) -> usize {
     usize::try_from(token).unwrap_or(usize::MAX)
 }
 
+/// The token that greedy decoding takes: the lowest id of the highest logit, 0 where there is none.
+pub fn likeliest(logits: &[f32]) -> u32 {
+    argmax(logits).map_or(0, |(token, _)| token)
+}
+
 /// The highest score and the lowest id that has it; nothing where all are -inf.
 fn argmax(scores: &[f32]) -> Option<(u32, f32)> {
     let mut found = None;

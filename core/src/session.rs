@@ -1,6 +1,6 @@
 //! A model on a device with room for some sequences: the back end is erased here, once, and never per op.
 
-use crate::backend::{Backend, Ledger, StepKey};
+use crate::backend::{Backend, Ledger, Policy, StepKey};
 use crate::batch::{Batch, BatchLimits, BatchShape, RowPlace, Segment, Segments};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
@@ -9,6 +9,7 @@ use crate::model::state::State;
 use crate::model::weights::{Progress, Weights, load};
 use crate::model::{Dims, ModelSpec, forward::Forward};
 use crate::ops::Argmax;
+use crate::profile::{Marked, OpTime};
 use crate::step::Step;
 use crate::tensor::Tensor;
 use crate::trace::Traced;
@@ -37,6 +38,21 @@ pub enum Output {
     Tokens(Vec<u32>),
 }
 
+/// How the steps of a session run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mode {
+    /// Whether a step that was run before is replayed, where the back end can.
+    pub replay: bool,
+    /// Whether the back end's fused ops run, or the primitive ops they stand for.
+    pub fused: bool,
+}
+
+impl Default for Mode {
+    fn default() -> Self {
+        Self { replay: true, fused: true }
+    }
+}
+
 /// A loaded model that runs batches.
 pub trait Session {
     /// The model.
@@ -47,6 +63,9 @@ pub trait Session {
 
     /// Name of the back end.
     fn backend(&self) -> &'static str;
+
+    /// The choices of the back end that shape the model's buffers.
+    fn policy(&self) -> Policy;
 
     /// Bytes held on the device.
     fn ledger(&self) -> Ledger;
@@ -60,6 +79,16 @@ pub trait Session {
         batch: &'a Batch,
         want: Want<'a>,
     ) -> LocalFuture<'a, Result<Output>>;
+
+    /// Sets how steps run from now on; all ways give the same tokens.
+    fn set_mode(&mut self, mode: Mode);
+
+    /// Runs one batch for its greedy tokens, a few times over at the same place, and tells where the time of the last
+    /// run went. What its slots held is spoilt.
+    ///
+    /// # Errors
+    /// As [`Session::forward`], or the device keeps no time.
+    fn profile<'a>(&'a mut self, batch: &'a Batch) -> LocalFuture<'a, Result<Vec<OpTime>>>;
 
     /// Copies the state of slot `from`, which holds `tokens` tokens, over slot `to`.
     ///
@@ -76,6 +105,7 @@ pub struct DeviceSession<B: Backend> {
     state: State<B>,
     scratch: Scratch<B>,
     dims: Dims,
+    mode: Mode,
 }
 
 impl<B: Backend> DeviceSession<B> {
@@ -94,7 +124,7 @@ impl<B: Backend> DeviceSession<B> {
         let state = State::new(&backend, &spec, &dims)?;
         let scratch = Scratch::new(&backend, &spec, &dims)?;
         let weights = load(&backend, checkpoint, progress).await?;
-        Ok(Self { backend, spec, weights, state, scratch, dims })
+        Ok(Self { backend, spec, weights, state, scratch, dims, mode: Mode::default() })
     }
 
     /// The ops of a step, in order, as [`Traced`] writes them.
@@ -177,12 +207,12 @@ impl<B: Backend> DeviceSession<B> {
         let first = passes.next().unwrap_or(&[]);
         let greedy = matches!(want, Want::Greedy(_));
         self.write("out.rows", 1, first)?;
-        self.run_step("step", &segments, first.len(), greedy, true)?;
+        self.run_pass(Pass { kind: Kind::Step, count: first.len(), greedy }, &segments)?;
         let mut output = OutputRows::default();
         self.collect(&mut output, first.len(), greedy).await?;
         for rows in passes {
             self.write("out.rows", 1, rows)?;
-            self.run_step("head", &segments, rows.len(), greedy, false)?;
+            self.run_pass(Pass { kind: Kind::Head, count: rows.len(), greedy }, &segments)?;
             self.collect(&mut output, rows.len(), greedy).await?;
         }
         Ok(match want {
@@ -192,26 +222,54 @@ impl<B: Backend> DeviceSession<B> {
         })
     }
 
-    /// Encodes or replays the blocks (where asked) and the head for `count` rows.
-    fn run_step(
-        &self,
-        kind: &str,
-        segments: &Segments<B>,
-        count: usize,
-        greedy: bool,
-        blocks: bool,
-    ) -> Result<()> {
+    /// Encodes or replays a pass.
+    fn run_pass(&self, pass: Pass, segments: &Segments<B>) -> Result<()> {
+        let step = self.step();
+        let mut encode = || self.encode_pass(&step, pass, segments);
+        match self.mode.replay {
+            true => self.backend.run_step(key(pass, segments.shape, self.mode), &mut encode),
+            false => encode(),
+        }
+    }
+
+    fn encode_pass(&self, step: &Step<'_, B>, pass: Pass, segments: &Segments<B>) -> Result<()> {
+        if pass.kind != Kind::Head {
+            self.encode(step, segments)?;
+        }
+        match (pass.count, pass.greedy) {
+            (0, _) => Ok(()),
+            (count, true) => self.encode_greedy(step, segments, count).map(drop),
+            (count, false) => self.encode_outputs(step, segments, count).map(drop),
+        }
+    }
+
+    fn step(&self) -> Step<'_, B> {
         let step = Step::new(&self.backend);
-        self.backend.run_step(key(kind, segments.shape, count, greedy), &mut || {
-            if blocks {
-                self.encode(&step, segments)?;
-            }
-            match (count, greedy) {
-                (0, _) => Ok(()),
-                (_, true) => self.encode_greedy(&step, segments, count).map(drop),
-                (_, false) => self.encode_outputs(&step, segments, count).map(drop),
-            }
-        })
+        if self.mode.fused { step } else { step.unfused() }
+    }
+
+    async fn profiled(&self, batch: &Batch) -> Result<Vec<OpTime>> {
+        /// A back end that replays has recorded its step by then, and has replayed it once.
+        const RUNS: usize = 4;
+        let segments = self.upload(batch, self.backend.bucket(BatchShape::of(batch)))?;
+        let rows: Vec<u32> = batch
+            .segments()
+            .iter()
+            .map(|s| s.first_row + s.len - 1)
+            .take(self.dims.outputs)
+            .collect();
+        self.write("out.rows", 1, &rows)?;
+        let pass = Pass { kind: Kind::Profile, count: rows.len(), greedy: true };
+        let marked = Marked::default();
+        let step = self.step().marked(&marked);
+        for _ in 0..RUNS {
+            self.backend.run_step(key(pass, segments.shape, self.mode), &mut || {
+                marked.clear();
+                self.backend.mark()?;
+                self.encode_pass(&step, pass, &segments)
+            })?;
+        }
+        marked.times(&self.backend.marks().await?)
     }
 
     async fn collect(&self, output: &mut OutputRows, count: usize, greedy: bool) -> Result<()> {
@@ -251,6 +309,10 @@ impl<B: Backend> Session for DeviceSession<B> {
         self.backend.name()
     }
 
+    fn policy(&self) -> Policy {
+        self.backend.policy()
+    }
+
     fn ledger(&self) -> Ledger {
         self.backend.ledger()
     }
@@ -263,15 +325,43 @@ impl<B: Backend> Session for DeviceSession<B> {
         Box::pin(self.run(batch, want))
     }
 
+    fn set_mode(&mut self, mode: Mode) {
+        self.mode = mode;
+    }
+
+    fn profile<'a>(&'a mut self, batch: &'a Batch) -> LocalFuture<'a, Result<Vec<OpTime>>> {
+        Box::pin(self.profiled(batch))
+    }
+
     fn copy_slot(&mut self, from: usize, to: usize, tokens: usize) -> Result<()> {
         self.state.copy_slot(&Step::new(&self.backend), from, to, tokens)
     }
 }
 
+/// What a step encodes, beside the shape of its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Pass {
+    kind: Kind,
+    /// Rows whose outputs are wanted.
+    count: usize,
+    /// Their tokens, not their logits.
+    greedy: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    /// Blocks and head.
+    Step,
+    /// More rows of the head, of a step that ran.
+    Head,
+    /// A step with marks.
+    Profile,
+}
+
 /// Steps with the same key encode the same list of ops: everything that shapes it goes in.
-fn key(kind: &str, shape: BatchShape, count: usize, greedy: bool) -> StepKey {
+fn key(pass: Pass, shape: BatchShape, mode: Mode) -> StepKey {
     let mut hasher = DefaultHasher::new();
-    (kind, shape, count, greedy).hash(&mut hasher);
+    (pass, shape, mode).hash(&mut hasher);
     StepKey(hasher.finish())
 }
 

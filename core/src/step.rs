@@ -2,6 +2,7 @@
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::profile::Marked;
 use crate::tensor::Tensor;
 use crate::trace::Traced;
 use crate::weight::Weight;
@@ -74,17 +75,29 @@ pub trait FusedOp<B: Backend> {
 pub struct Step<'a, B: Backend> {
     backend: &'a B,
     traced: Option<&'a Traced>,
+    marked: Option<&'a Marked>,
+    fused: bool,
 }
 
 impl<'a, B: Backend> Step<'a, B> {
     /// A step on `backend`.
     pub fn new(backend: &'a B) -> Self {
-        Self { backend, traced: None }
+        Self { backend, traced: None, marked: None, fused: true }
     }
 
     /// A step that also records its ops.
     pub fn traced(backend: &'a B, traced: &'a Traced) -> Self {
-        Self { backend, traced: Some(traced) }
+        Self { traced: Some(traced), ..Self::new(backend) }
+    }
+
+    /// The same step, with the device's clock noted behind every op.
+    pub(crate) fn marked(self, marked: &'a Marked) -> Self {
+        Self { marked: Some(marked), ..self }
+    }
+
+    /// The same step, with fused ops run as the primitive ops they stand for.
+    pub fn unfused(self) -> Self {
+        Self { fused: false, ..self }
     }
 
     /// The back end that ops are encoded on.
@@ -103,7 +116,11 @@ impl<'a, B: Backend> Step<'a, B> {
         if let Some(traced) = self.traced {
             traced.record(O::NAME, &operands);
         }
-        op.encode(self.backend)
+        op.encode(self.backend)?;
+        match self.marked {
+            Some(marked) => marked.note(self.backend, O::NAME, &operands),
+            None => Ok(()),
+        }
     }
 
     /// Encodes a fused op, through the back end's override or its primitive ops.
@@ -112,7 +129,16 @@ impl<'a, B: Backend> Step<'a, B> {
     /// As [`Step::run`].
     pub fn fused<O: FusedOp<B>>(&self, op: &O) -> Result<()> {
         op.check()?;
-        op.encode(self)
+        if !self.fused {
+            return op.unfused(self);
+        }
+        let before = self.marked.map(Marked::len);
+        op.encode(self)?;
+        match self.marked {
+            // An override runs no primitive op that would have noted itself.
+            Some(marked) if before == Some(marked.len()) => marked.note(self.backend, O::NAME, &[]),
+            _ => Ok(()),
+        }
     }
 }
 

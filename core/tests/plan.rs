@@ -6,7 +6,7 @@ use whipsnake_core::checkpoint::{Checkpoint, Geometry};
 use whipsnake_core::conformance::golden::names;
 use whipsnake_core::cpu::Cpu;
 use whipsnake_core::model::Dims;
-use whipsnake_core::plan::{Plan, Request};
+use whipsnake_core::plan::{Plan, Request, Work};
 use whipsnake_core::session::{DeviceSession, Session};
 use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::Format;
@@ -140,4 +140,14 @@ fn an_unknown_geometry_is_refused_with_the_names_of_those_there_are() {
         Geometry::named("nemotron-4").err().unwrap().to_string(),
         "no geometry \"nemotron-4\"; there are: nemotron-3-nano-bf16, nemotron-3-nano-fp8, nemotron-3-nano-nvfp4, nemotron-3-nano-4b, nemotron-nano-9b-v2, nemotron-h-8b, nemotron-3-super-120b-nvfp4, granite-350m-like"
     );
+}
+
+#[test]
+fn the_work_of_nano_is_the_published_count() {
+    let checkpoint = Checkpoint::synthetic(&Geometry::named("nemotron-3-nano-nvfp4").unwrap(), 0);
+    let work = Work::new(&checkpoint.unwrap(), &request(false).policy).unwrap();
+    assert_eq!(format!("{:.2}", work.decode_bytes(1, 0) / 1e9), "2.99");
+    assert_eq!(format!("{:.0}", work.experts_hit(8).unwrap()), "41");
+    assert_eq!(format!("{:.0}", work.experts_hit(32).unwrap()), "100");
+    assert_eq!(format!("{:.2}", work.prefill_operations(4096) / 4096e9), "5.95");
 }

@@ -225,48 +225,6 @@ pub struct PerplexityArgs {
     pub backend: BackendArgs,
 }
 
-const BENCH_EXAMPLES: &str = "\
-Examples:
-  whipsnake bench
-  whipsnake bench --model owner/name --prefill 512,4096 --decode 256 --repeat 5
-  whipsnake bench --synthetic nemotron-3-nano-nvfp4 --json result.json";
-
-/// `whipsnake bench`.
-#[derive(Clone, Debug, Args)]
-#[command(after_help = BENCH_EXAMPLES)]
-pub struct BenchArgs {
-    /// Which model.
-    #[command(flatten)]
-    pub model: ModelArgs,
-    /// Measure a known model's shapes with made-up weights
-    #[arg(long, value_name = "GEOMETRY", conflicts_with = "model")]
-    #[arg(value_parser = parse::non_empty)]
-    pub synthetic: Option<String>,
-    /// Prompt lengths to measure
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "512")]
-    #[arg(value_parser = parse::count)]
-    pub prefill: Vec<usize>,
-    /// Sequences that run together
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "1")]
-    #[arg(value_parser = parse::count)]
-    pub sequences: Vec<usize>,
-    /// Most prompt tokens in one step [default: what suits the back end]
-    #[arg(long, value_name = "TOKENS", value_parser = parse::count)]
-    pub prefill_chunk: Option<usize>,
-    /// Tokens to write after each prompt
-    #[arg(long, value_name = "N", default_value = "128", value_parser = parse::count)]
-    pub decode: usize,
-    /// Measure this many times and tell the median
-    #[arg(long, value_name = "N", default_value = "3", value_parser = parse::count)]
-    pub repeat: usize,
-    /// Write the figures to a JSON file as well
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Where to run.
-    #[command(flatten)]
-    pub backend: BackendArgs,
-}
-
 const DEVICES_EXAMPLES: &str = "\
 Examples:
   whipsnake devices

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use whipsnake_core::batch::{Batch, Chunk};
+use whipsnake_core::sampling::likeliest;
 use whipsnake_core::session::{Output, Session, Want};
 
 use crate::args::LogitsArgs;
@@ -13,7 +14,7 @@ use crate::runtime::{self, Model};
 struct Report {
     backend: &'static str,
     /// Likeliest token after every row.
-    argmax: Vec<usize>,
+    argmax: Vec<u32>,
     /// Logits after the last row.
     logits_last: Vec<f32>,
     /// Logits of the rows that were asked for, in that order.
@@ -42,19 +43,18 @@ pub fn run(args: &LogitsArgs, quiet: bool) -> anyhow::Result<()> {
     }
     let mut report = Report {
         backend: session.backend(),
-        argmax: rows.iter().map(|row| argmax(row)).collect(),
+        argmax: rows.iter().map(|row| likeliest(row)).collect(),
         logits: wanted.iter().map(|&row| rows[row].clone()).collect(),
         logits_last: rows.pop().unwrap_or_default(),
         greedy: Vec::new(),
     };
-    let mut last = argmax(&report.logits_last);
+    let mut token = likeliest(&report.logits_last);
     for step_index in 0..args.greedy {
-        let token = u32::try_from(last)?;
         report.greedy.push(token);
         if step_index + 1 < args.greedy {
             let rows = step(&mut *session, vec![token], position)?;
             position += 1;
-            last = rows.last().map_or(0, |row| argmax(row));
+            token = rows.last().map_or(0, |row| likeliest(row));
         }
     }
     print(&report, args.json)
@@ -72,11 +72,6 @@ fn step(
         Output::Logits(rows) => Ok(rows),
         _ => anyhow::bail!("the step gave no logits"),
     }
-}
-
-/// First of the largest values.
-fn argmax(row: &[f32]) -> usize {
-    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
 }
 
 fn print(report: &Report, json: bool) -> anyhow::Result<()> {

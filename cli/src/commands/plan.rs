@@ -4,6 +4,7 @@ use whipsnake_core::backend::{Backend, Policy};
 use whipsnake_core::checkpoint::{Checkpoint, Geometry};
 use whipsnake_core::cpu::Cpu;
 use whipsnake_core::plan::{Plan, Request, bytes};
+use whipsnake_wgpu::Verdict;
 
 use crate::args::{BackendChoice, PlanArgs};
 use crate::memory::available_memory;
@@ -55,14 +56,43 @@ fn policies(choice: BackendChoice) -> Vec<(&'static str, Policy)> {
     }
 }
 
-/// Whether it fits, where the free memory is known.
+/// Whether it fits into what is free on the device that would run it.
 fn verdict(backend: &str, plan: &Plan) -> String {
     let total = plan.memory.total();
-    match available_memory().filter(|_| backend == "cpu") {
-        None => String::new(),
-        Some(free) if total <= free => format!("fits: {} of {} free\n", bytes(total), bytes(free)),
-        Some(free) => {
+    match free_memory(backend) {
+        Err(why) => format!("whether it fits is not known: {why}\n"),
+        Ok(free) if total <= free => format!("fits: {} of {} free\n", bytes(total), bytes(free)),
+        Ok(free) => {
             format!("does not fit: {} more than the {} free\n", bytes(total - free), bytes(free))
         }
     }
+}
+
+/// Free bytes of the device, or why nobody knows.
+fn free_memory(backend: &str) -> Result<u64, String> {
+    match backend {
+        "cuda" => {
+            let devices = whipsnake_cuda::devices();
+            let usable = devices.iter().find(|d| d.refused.is_none());
+            usable.map(|d| d.free).ok_or_else(|| {
+                let reason = devices.into_iter().find_map(|d| d.refused);
+                reason.unwrap_or_else(|| "there is no CUDA device".into())
+            })
+        }
+        // WebGPU does not tell how much memory an adapter has; a software adapter's is this machine's.
+        "wgpu" => {
+            match whipsnake_wgpu::devices().into_iter().find(|d| d.verdict == Verdict::Chosen) {
+                Some(device) if device.kind == "software" => machine_memory(),
+                Some(device) => {
+                    Err(format!("WebGPU does not tell how much memory {} has", device.name))
+                }
+                None => Err("there is no adapter that can run it".into()),
+            }
+        }
+        _ => machine_memory(),
+    }
+}
+
+fn machine_memory() -> Result<u64, String> {
+    available_memory().ok_or_else(|| "this system does not tell its free memory".into())
 }

@@ -3,12 +3,12 @@
 //! A golden directory is a checkpoint with `golden.json` (prompts, greedy tokens) and `golden.safetensors` (logits).
 
 use crate::backend::Backend;
-use crate::batch::{Batch, Chunk};
+use crate::batch::{Batch, Chunk, to_usize};
 use crate::checkpoint::Checkpoint;
 use crate::engine::{Engine, Request};
 use crate::error::{Error, Result};
 use crate::model::Dims;
-use crate::sampling::SamplingOptions;
+use crate::sampling::{SamplingOptions, likeliest};
 use crate::session::{DeviceSession, Output, Session, Want};
 use safetensors::SafeTensors;
 use serde::Deserialize;
@@ -154,15 +154,11 @@ fn row_fault(got: &[f32], want: &[f32], closeness: Closeness) -> Option<String> 
             if error > bound {
                 return Some(format!("relative L2 {error:e}, want at most {bound:e}"));
             }
-            let (best, chosen) = (argmax(want), argmax(got));
+            let [best, chosen] = [want, got].map(|row| to_usize(likeliest(row)));
             (best != chosen && want[best] - want[chosen] > 2.0 * largest)
                 .then(|| format!("argmax is {chosen}, want {best}"))
         }
     }
-}
-
-fn argmax(row: &[f32]) -> usize {
-    (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
 }
 
 /// Ways to feed a prompt: whole, token by token, 2 and the rest, shorter than the convolution, uneven.

@@ -22,6 +22,7 @@ pub(crate) use buffer::{narrow, widen};
 pub use parallel::join_thread_pool;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Instant;
 
 /// Which forms of the ops run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,7 @@ enum Forms {
 pub struct Cpu {
     forms: Forms,
     ledger: Rc<RefCell<Ledger>>,
+    marks: RefCell<Vec<Instant>>,
 }
 
 impl Default for Cpu {
@@ -47,12 +49,16 @@ impl Default for Cpu {
 impl Cpu {
     /// The back end that users run.
     pub fn new() -> Self {
-        Self { forms: Forms::Fast, ledger: Rc::default() }
+        Self::with(Forms::Fast)
     }
 
     /// The back end that every other one is compared with: the plain definitions.
     pub fn reference() -> Self {
-        Self { forms: Forms::Reference, ledger: Rc::default() }
+        Self::with(Forms::Reference)
+    }
+
+    fn with(forms: Forms) -> Self {
+        Self { forms, ledger: Rc::default(), marks: RefCell::default() }
     }
 }
 
@@ -109,7 +115,19 @@ impl Backend for Cpu {
     }
 
     fn run_step(&self, _key: StepKey, encode: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.marks.borrow_mut().clear();
         parallel::awake(encode)
+    }
+
+    fn mark(&self) -> Result<()> {
+        self.marks.borrow_mut().push(Instant::now());
+        Ok(())
+    }
+
+    async fn marks(&self) -> Result<Vec<f64>> {
+        let marks = self.marks.borrow();
+        let since = |mark: &Instant| mark.duration_since(marks[0]).as_secs_f64() * 1e6;
+        Ok(marks.iter().map(since).collect())
     }
 
     forms! {

@@ -11,8 +11,10 @@
 //! stay as they are.
 
 mod render;
+mod work;
 
 pub use render::bytes;
+pub use work::Work;
 
 use crate::backend::{Ledger, Policy};
 use crate::checkpoint::{Checkpoint, Inventory, Role};
