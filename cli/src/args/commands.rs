@@ -259,6 +259,9 @@ pub struct BenchArgs {
     /// Measure this many times and tell the median
     #[arg(long, value_name = "N", default_value = "3", value_parser = parse::count)]
     pub repeat: usize,
+    /// Time single ops of wgpu at a published model's shapes instead: those whose name contains FILTER
+    #[arg(long, value_name = "FILTER", num_args = 0..=1, default_missing_value = "")]
+    pub ops: Option<String>,
     /// Write the figures to a JSON file as well
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

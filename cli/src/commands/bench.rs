@@ -7,11 +7,13 @@ use whipsnake_core::backend::Ledger;
 use whipsnake_core::batch::{Batch, Chunk};
 use whipsnake_core::checkpoint::{Checkpoint, Geometry};
 use whipsnake_core::session::{Output, Session, Want};
+use whipsnake_wgpu::{Options, Timed, Wgpu};
 
-use crate::args::BenchArgs;
+use crate::args::{BackendChoice, BenchArgs};
 use crate::memory::{ProcessMemory, process_memory};
 use crate::output::{Output as Printer, thousands};
 use crate::runtime::{self, Model};
+use crate::select;
 
 /// Median and spread of one measurement, in tokens a second.
 #[derive(Clone, Debug, Serialize)]
@@ -45,6 +47,9 @@ struct Report {
 
 /// Runs the command.
 pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
+    if let Some(filter) = &args.ops {
+        return ops(args, filter);
+    }
     let started = Instant::now();
     let (name, checkpoint) = open(args)?;
     let longest = args.prefill.iter().copied().max().unwrap_or(1);
@@ -168,6 +173,29 @@ fn figure(
     runs.sort_by(f64::total_cmp);
     let (min, max) = (runs[0], runs[runs.len() - 1]);
     Figure { phase, sequences, prompt, tokens, median: runs[runs.len() / 2], min, max }
+}
+
+/// Times single ops.
+fn ops(args: &BenchArgs, filter: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        args.backend.backend == BackendChoice::Wgpu,
+        "single ops are timed with --backend wgpu; CUDA's by `WHIPSNAKE_BENCH=<op> cargo test -p whipsnake-cuda --test bench`"
+    );
+    let options = Options { timed: Timed::Calls, ..select::wgpu_options(&args.backend)? };
+    let gpu = Wgpu::open(&options)?;
+    let mut printer = Printer::stdout();
+    printer.text(&format!("{}\n", gpu.report()))?;
+    let mut failed = None;
+    let rows = whipsnake_wgpu::bench::bench(&gpu, filter, &mut |row| {
+        if let Err(error) = printer.text(&format!("{row}\n")) {
+            failed.get_or_insert(error);
+        }
+    })?;
+    if let Some(path) = &args.json {
+        let json = serde_json::to_vec_pretty(&rows)?;
+        std::fs::write(path, json).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 fn table(report: &Report) -> String {
