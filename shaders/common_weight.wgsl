@@ -14,9 +14,9 @@ fn e4m3_pair(w: u32) -> vec2<f32> {
     return unpack2x16float(((w & 0x007f007fu) << 7u) | ((w & 0x00800080u) << 8u)) * 256.0;
 }
 
-// Two E2M1 codes, in bits 0 to 3 and 16 to 19, times 2^-14.
-fn e2m1_pair(w: u32) -> vec2<f32> {
-    return unpack2x16float(((w & 0x00070007u) << 9u) | ((w & 0x00080008u) << 12u));
+// One E2M1 code, in bits 0 to 3, times 2^-14.
+fn e2m1_one(w: u32) -> f32 {
+    return unpack2x16float(((w & 7u) << 9u) | ((w & 8u) << 12u)).x;
 }
 
 fn bf16_pair(w: u32) -> vec2<f32> {
@@ -50,12 +50,13 @@ fn element_of(word: u32, i: u32) -> f32 {
     return select(pair.x, pair.y, (i & 1u) == 1u);
 }
 
-// Eight E2M1 codes, the low four and the high four columns, times 2^-14.
+// Eight E2M1 codes, the low four and the high four columns, times 2^-14. Two codes are 16 bits apart, so each shift puts
+// a pair under the exponents and signs of two halves.
 fn e2m1_eight(w: u32) -> array<vec4<f32>, 2> {
-    let a = e2m1_pair(w);
-    let b = e2m1_pair(w >> 4u);
-    let c = e2m1_pair(w >> 8u);
-    let d = e2m1_pair(w >> 12u);
+    let a = unpack2x16float(((w << 9u) & 0x0e000e00u) | ((w << 12u) & 0x80008000u));
+    let b = unpack2x16float(((w << 5u) & 0x0e000e00u) | ((w << 8u) & 0x80008000u));
+    let c = unpack2x16float(((w << 1u) & 0x0e000e00u) | ((w << 4u) & 0x80008000u));
+    let d = unpack2x16float(((w >> 3u) & 0x0e000e00u) | (w & 0x80008000u));
     return array<vec4<f32>, 2>(vec4<f32>(a.x, b.x, c.x, d.x), vec4<f32>(a.y, b.y, c.y, d.y));
 }
 
@@ -64,34 +65,7 @@ fn block_scale(byte: u32) -> f32 {
     return e4m3_pair(byte).x * 16384.0;
 }
 
-// The elements of a unit in order, as many fours as the format holds. `block_bytes`: the E4M3 scales of its two blocks.
-fn unpack_unit(v: vec4<u32>, block_bytes: u32) -> array<vec4<f32>, 8> {
-    var q: array<vec4<f32>, 8>;
-    if (FORMAT == F32) {
-        q[0] = bitcast<vec4<f32>>(v);
-    } else if (FORMAT == F16 || FORMAT == BF16) {
-        q[0] = vec4<f32>(half_pair(v.x), half_pair(v.y));
-        q[1] = vec4<f32>(half_pair(v.z), half_pair(v.w));
-    } else if (FORMAT == FP8) {
-        q[0] = e4m3_four(v.x);
-        q[1] = e4m3_four(v.y);
-        q[2] = e4m3_four(v.z);
-        q[3] = e4m3_four(v.w);
-    } else {
-        let low = block_scale(block_bytes & 0xffu);
-        let high = block_scale(block_bytes >> 8u);
-        let a = e2m1_eight(v.x);
-        let b = e2m1_eight(v.y);
-        let c = e2m1_eight(v.z);
-        let d = e2m1_eight(v.w);
-        q[0] = a[0] * low;
-        q[1] = a[1] * low;
-        q[2] = b[0] * low;
-        q[3] = b[1] * low;
-        q[4] = c[0] * high;
-        q[5] = c[1] * high;
-        q[6] = d[0] * high;
-        q[7] = d[1] * high;
-    }
-    return q;
+// 1 / x for a power of two, exactly.
+fn inverse_power(x: f32) -> f32 {
+    return bitcast<f32>((254u << 23u) - bitcast<u32>(x));
 }

@@ -25,7 +25,7 @@ fn element(row: u32, col: u32) -> f32 {
     let word = weight[row * (params.cols >> 3u) + (col >> 3u)];
     let block = row * (params.cols >> 4u) + (col >> 4u);
     let byte = (scales[block >> 2u] >> ((block & 3u) * 8u)) & 0xffu;
-    return e2m1_pair(word >> ((col & 7u) * 4u)).x * block_scale(byte) * params.matrix_scale;
+    return e2m1_one(word >> ((col & 7u) * 4u)) * block_scale(byte) * params.matrix_scale;
 }
 
 @compute @workgroup_size(256)

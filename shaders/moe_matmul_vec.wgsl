@@ -1,11 +1,11 @@
 // out[pair] = f(x[input row] weight[ids[pair]]^T) for few pairs, rows of whole 16-byte units.
 //
-// `main`: one workgroup of 128 has 4 outputs of one pair, 32 invocations each; one barrier.
-// `thread`: one invocation an output of one pair, 64 a workgroup, no barrier, for software adapters.
-// Pairs whose expert is not in this piece of the bank are left to the other pieces. f32 accumulation.
+// A workgroup has outputs of one pair. Entries and sharing of the work: common_vec.wgsl. Pairs whose expert is not in
+// this piece of the bank are left to the other pieces. f32 accumulation.
 struct Params {
     x: vec2<u32>, ids: vec2<u32>, out: vec2<u32>,
-    pairs: u32, top_k: u32, per_row: u32, units: u32, outputs: u32, first: u32, count: u32, kind: u32, scaled: u32,
+    rows: u32, units: u32, outputs: u32,
+    pairs: u32, top_k: u32, per_row: u32, first: u32, count: u32, kind: u32, scaled: u32,
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>; // [experts of the piece, outputs, units]
@@ -15,83 +15,47 @@ struct Params {
 @group(0) @binding(5) var<storage, read> ids: array<u32>; // [rows, top_k]
 @group(0) @binding(6) var<storage, read_write> out: array<f32>; // [pairs, outputs]
 
-var<workgroup> partials: array<f32, 132>;
+const NORMED: u32 = 0u;
 
-fn expert_of(pair: u32) -> u32 {
-    return ids[params.ids.x + pair / params.top_k * params.ids.y + pair % params.top_k];
-}
+// What the workgroup works on.
+var<private> pair: u32;
+var<private> expert: u32;
+var<private> input_at: u32;
 
-fn partial(pair: u32, output: u32, lane: u32, step: u32) -> f32 {
-    let row = select(pair, pair / params.top_k, params.per_row == 1u);
-    let base = (params.x.x + row * params.x.y) >> 2u;
-    let first = ((expert_of(pair) - params.first) * params.outputs + output) * params.units;
-    var sum = 0.0;
-    for (var u = lane; u < params.units; u += step) {
-        let unit = first + u;
-        var bytes = 0u;
-        if (FORMAT == NVFP4) {
-            bytes = (scales[unit >> 1u] >> ((unit & 1u) * 16u)) & 0xffffu;
-        }
-        var w = unpack_unit(weight[unit], bytes);
-        for (var k = 0u; k < FOURS; k++) {
-            sum += dot(w[k], x[base + u * FOURS + k]);
-        }
+fn begin(i: u32, width: u32) -> u32 {
+    let blocks = (params.outputs + width - 1u) / width;
+    let own = i / blocks;
+    if (own >= params.pairs) {
+        return NONE;
     }
-    return sum;
+    let row = own / params.top_k;
+    let chosen = ids[params.ids.x + row * params.ids.y + own % params.top_k];
+    // Wraps to a large number below the piece.
+    if (chosen - params.first >= params.count) {
+        return NONE;
+    }
+    pair = own;
+    expert = chosen;
+    input_at = (params.x.x + select(own, row, params.per_row == 1u) * params.x.y) >> 2u;
+    return i % blocks * width;
 }
 
-fn store(pair: u32, output: u32, product: f32) {
+fn unit_row(output: u32) -> u32 {
+    return ((expert - params.first) * params.outputs + output) * params.units;
+}
+
+fn x_four(row: u32, col: u32) -> vec4<f32> {
+    return x[input_at + col];
+}
+
+fn share(row: u32, lane: u32, step: u32) -> f32 {
+    return 0.0;
+}
+
+fn store(row: u32, output: u32, product: f32, extra: f32) {
     var value = product;
     if (params.scaled == 1u) {
-        value *= matrix_scales[expert_of(pair)];
+        value *= matrix_scales[expert];
     }
     out[params.out.x + pair * params.out.y + output] = pointwise(params.kind, value);
-}
-
-@compute @workgroup_size(128)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = flat(group, count);
-    let blocks = (params.outputs + 3u) / 4u;
-    let pair = i / blocks;
-    if (pair >= params.pairs) {
-        return;
-    }
-    // Wraps to a large number below the piece.
-    if (expert_of(pair) - params.first >= params.count) {
-        return;
-    }
-    let first = i % blocks * 4u;
-    let output = min(first + lane / 32u, params.outputs - 1u);
-    partials[lane + lane / 32u] = partial(pair, output, lane % 32u, 32u);
-    workgroupBarrier();
-    if (lane < 4u && first + lane < params.outputs) {
-        var sum = 0.0;
-        for (var k = 0u; k < 32u; k++) {
-            sum += partials[lane * 33u + k];
-        }
-        store(pair, first + lane, sum);
-    }
-}
-
-@compute @workgroup_size(64)
-fn thread(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let blocks = (params.outputs + 63u) / 64u;
-    let i = flat(group, count);
-    let pair = i / blocks;
-    let output = i % blocks * 64u + lane;
-    if (pair >= params.pairs || output >= params.outputs) {
-        return;
-    }
-    if (expert_of(pair) - params.first >= params.count) {
-        return;
-    }
-    store(pair, output, partial(pair, output, 0u, 1u));
 }

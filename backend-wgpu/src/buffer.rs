@@ -2,7 +2,7 @@
 
 use crate::Wgpu;
 use crate::faults::describe;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use whipsnake_core::backend::{Ledger, Memory};
 use whipsnake_core::error::{Error, Result};
@@ -80,6 +80,20 @@ impl Wgpu {
         *self.books.ledger.borrow_mut().of(class) += size;
         let id = self.books.next_id.replace(self.books.next_id.get() + 1);
         Ok(Buffer(Rc::new(Allocation { raw, id, class, books: self.books.clone() })))
+    }
+
+    /// Scratch of the back end itself, allocated when an op first needs it.
+    pub(crate) fn scratch<'a>(
+        &self,
+        cell: &'a OnceCell<Buffer>,
+        bytes: u64,
+        label: &str,
+    ) -> Result<&'a Buffer> {
+        if let Some(buffer) = cell.get() {
+            return Ok(buffer);
+        }
+        let buffer = self.buffer(bytes, Memory::Scratch, label)?;
+        Ok(cell.get_or_init(|| buffer))
     }
 
     fn create(&self, size: u64, label: &str) -> Result<wgpu::Buffer> {

@@ -3,10 +3,11 @@
 use crate::buffer::{Books, Buffer};
 use crate::faults::Faults;
 use crate::kernel::{Kernel, Pipeline};
-use crate::probe::{self, DeviceReport};
+use crate::probe::{self, DeviceFeatures, DeviceReport};
 use crate::recorder::Recorder;
-use crate::variants::{Reduction, Variants};
-use std::cell::{Cell, OnceCell, RefCell};
+use crate::timing::{self, Stamps};
+use crate::variants::{Reduction, Variants, Wishes};
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
@@ -30,8 +31,52 @@ pub struct Options {
     pub demands: Demands,
     /// Cuts weights into buffers of at most this many bytes, below what the device binds.
     pub piece_bytes: Option<u64>,
-    /// Who adds up the terms of an output where rows are few; the device's own choice where absent.
-    pub reduction: Option<Reduction>,
+    /// Variants to run instead of the device's own choice.
+    pub wishes: Wishes,
+    /// What to time on the device.
+    pub timed: Timed,
+}
+
+/// What time stamps are taken of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timed {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// What [`Wgpu::time`] is given.
+    Calls,
+    /// Every dispatch; a table by kernel goes to standard error when the device is closed.
+    Dispatches,
+}
+
+/// Words that [`Options::with_words`] knows.
+const WORDS: &str = "defaults, invocation, workgroup, subgroup, no-coop, profile";
+
+impl Options {
+    /// Applies words separated by commas, as the variable `WHIPSNAKE_WGPU` holds them: `defaults` keeps to WebGPU's
+    /// default limits and no optional feature, `invocation`, `workgroup` and `subgroup` choose who adds up an output
+    /// where rows are few, `no-coop` leaves cooperative matrices alone, `profile` times every dispatch.
+    ///
+    /// # Errors
+    /// A word is not known.
+    pub fn with_words(mut self, words: &str) -> Result<Self> {
+        for word in words.split(',').map(str::trim).filter(|w| !w.is_empty()) {
+            match word {
+                "defaults" => self.demands = Demands::WebGpuDefaults,
+                "invocation" => self.wishes.reduction = Some(Reduction::Invocation),
+                "workgroup" => self.wishes.reduction = Some(Reduction::Workgroup),
+                "subgroup" => self.wishes.reduction = Some(Reduction::Subgroup),
+                "no-coop" => self.wishes.no_cooperative = true,
+                "profile" => self.timed = Timed::Dispatches,
+                _ => {
+                    return Err(Error::request(format!(
+                        "wgpu: {word:?} is no variant, want some of {WORDS}"
+                    )));
+                }
+            }
+        }
+        Ok(self)
+    }
 }
 
 /// The portable back end on one device.
@@ -46,10 +91,14 @@ pub struct Wgpu {
     pub(crate) pipelines: RefCell<HashMap<Kernel, Rc<Pipeline>>>,
     pub(crate) recorder: RefCell<Recorder>,
     pub(crate) staging: RefCell<Vec<wgpu::Buffer>>,
-    /// Bytes of weights handed to the driver since it last had to take them in.
-    pub(crate) staged: Cell<u64>,
     /// Partial results of attention over a split context.
     pub(crate) partials: OnceCell<Buffer>,
+    /// Scales of rows on their way into halves.
+    pub(crate) row_scales: OnceCell<Buffer>,
+    /// Weights on their way to the device.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) uploads: RefCell<crate::upload::Uploads>,
+    pub(crate) stamps: Option<Stamps>,
     report: DeviceReport,
 }
 
@@ -69,26 +118,35 @@ impl Wgpu {
     /// No adapter, none that is large enough or matches; the text lists what there is. The driver refuses.
     pub async fn open_async(options: &Options) -> Result<Self> {
         let (adapter, mut report) = probe::choose(options.device.as_deref()).await?;
+        if options.demands == Demands::WebGpuDefaults {
+            report.features = DeviceFeatures::NONE;
+        }
+        let variants = Variants::of(report.kind, &report.features, options.wishes);
+        report.variants = variants.names();
         let (features, limits) = match options.demands {
-            Demands::Everything => (adapter.features() & useful_features(), adapter.limits()),
+            Demands::Everything => (useful_features(&adapter, variants), adapter.limits()),
             Demands::WebGpuDefaults => (wgpu::Features::empty(), wgpu::Limits::default()),
         };
+        let timed = match options.timed {
+            Timed::Nothing => wgpu::Features::empty(),
+            _ => timing::FEATURES,
+        };
+        // SAFETY: cooperative matrices are experimental in wgpu; the shaders that use them load and store whole
+        // matrices inside their workgroup's memory.
+        let experimental = unsafe { wgpu::ExperimentalFeatures::enabled() };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("whipsnake"),
-            required_features: features,
+            required_features: features | timed,
             required_limits: limits.clone(),
+            experimental_features: experimental,
             memory_hints: wgpu::MemoryHints::Performance,
             ..Default::default()
         };
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(|e| {
             Error::device(format!("wgpu: {}: the driver opens no device: {e}", report.name))
         })?;
-        if options.demands == Demands::WebGpuDefaults {
-            report.features.f16 = false;
-            report.features.subgroups = None;
-        }
-        let variants = Variants::of(report.kind, &report.features, options.reduction);
-        report.variants = variants.names();
+        let stamps = (options.timed != Timed::Nothing)
+            .then(|| Stamps::new(&device, options.timed == Timed::Dispatches));
         Ok(Self {
             faults: Faults::attach(&device),
             recorder: RefCell::new(Recorder::new(&device)),
@@ -100,8 +158,11 @@ impl Wgpu {
             books: Rc::default(),
             pipelines: RefCell::default(),
             staging: RefCell::default(),
-            staged: Cell::new(0),
             partials: OnceCell::new(),
+            row_scales: OnceCell::new(),
+            #[cfg(not(target_arch = "wasm32"))]
+            uploads: RefCell::default(),
+            stamps,
             report,
         })
     }
@@ -121,7 +182,29 @@ impl Wgpu {
     }
 }
 
-/// Optional features that some variant uses.
-fn useful_features() -> wgpu::Features {
-    wgpu::Features::SUBGROUP
+/// Optional features that the variants use.
+fn useful_features(adapter: &wgpu::Adapter, variants: Variants) -> wgpu::Features {
+    let mut useful = wgpu::Features::SUBGROUP;
+    if variants.cooperative {
+        useful |= wgpu::Features::SHADER_F16 | wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+    }
+    adapter.features() & useful
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_choose_variants() {
+        let options = Options::default().with_words("workgroup, no-coop,defaults").unwrap();
+        assert_eq!(options.wishes.reduction, Some(Reduction::Workgroup));
+        assert!(options.wishes.no_cooperative);
+        assert_eq!(options.demands, Demands::WebGpuDefaults);
+        let error = Options::default().with_words("warp").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "wgpu: \"warp\" is no variant, want some of defaults, invocation, workgroup, subgroup, no-coop, profile"
+        );
+    }
 }

@@ -14,12 +14,14 @@ const WEIGHT: &str = include_str!("../../shaders/common_weight.wgsl");
 /// Tiled products.
 const TILE: &str = include_str!("../../shaders/common_tile.wgsl");
 
-/// Products for few rows, before their subgroup forms.
-const MATMUL_VEC: &str = include_str!("../../shaders/matmul_vec.wgsl");
-/// As above, with experts.
-const MOE_MATMUL_VEC: &str = include_str!("../../shaders/moe_matmul_vec.wgsl");
-/// As above, with the norm before it.
-const NORM_MATMUL: &str = include_str!("../../shaders/norm_matmul.wgsl");
+/// Tiles of pairs sorted by expert.
+const GROUP: &str = include_str!("../../shaders/common_group.wgsl");
+/// Tiled products on cooperative matrices.
+const COOP: &str = include_str!("../../shaders/common_coop.wgsl");
+/// Products for few rows.
+const VEC: &str = include_str!("../../shaders/common_vec.wgsl");
+/// Their entry `subgroup`, which only some devices take.
+const VEC_SUBGROUP: &str = include_str!("../../shaders/common_vec_subgroup.wgsl");
 
 /// `(name, what goes before it, its text)`.
 macro_rules! shaders {
@@ -50,17 +52,17 @@ const SHADERS: &[Shader] = shaders![
     "embed" + WEIGHT,
     "gated_rms_norm",
     "kv_append",
+    "matmul_coop" + WEIGHT + COOP,
+    "matmul_row_scale",
     "matmul_tile" + WEIGHT + TILE,
-    "matmul_vec" + WEIGHT,
-    "matmul_vec_subgroup" + WEIGHT + MATMUL_VEC,
+    "matmul_vec" + WEIGHT + VEC,
     "moe_combine",
     "moe_group",
-    "moe_matmul_tile" + WEIGHT + TILE,
-    "moe_matmul_vec" + WEIGHT,
-    "moe_matmul_vec_subgroup" + WEIGHT + MOE_MATMUL_VEC,
+    "moe_matmul_coop" + WEIGHT + COOP + GROUP,
+    "moe_matmul_tile" + WEIGHT + TILE + GROUP,
+    "moe_matmul_vec" + WEIGHT + VEC,
     "moe_route",
-    "norm_matmul" + WEIGHT,
-    "norm_matmul_subgroup" + WEIGHT + NORM_MATMUL,
+    "norm_matmul" + WEIGHT + VEC,
     "rms_norm",
     "rope",
     "scale",
@@ -105,12 +107,18 @@ impl Kernel {
         let shader = SHADERS.iter().find(|s| s.name == self.shader);
         let shader = shader.expect("hosts name shaders of the table");
         let mut text = String::new();
+        if self.entry == "coop" {
+            text.push_str("enable f16;\nenable wgpu_cooperative_matrix;\n");
+        }
         for (name, value) in &self.constants {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "const {name}: u32 = {value}u;");
         }
         text.push_str(COMMON);
         shader.includes.iter().for_each(|include| text.push_str(include));
+        if self.entry == "subgroup" {
+            text.push_str(VEC_SUBGROUP);
+        }
         text.push_str(shader.text);
         text
     }
@@ -129,6 +137,8 @@ pub(crate) struct Pipeline {
     pub layout: wgpu::BindGroupLayout,
     /// A number of its own, for keys.
     pub id: usize,
+    /// The kernel, for the table of times.
+    pub name: String,
 }
 
 impl Wgpu {
@@ -150,10 +160,16 @@ impl Wgpu {
 
 fn compile(device: &wgpu::Device, kernel: &Kernel, writes: &[bool], id: usize) -> Pipeline {
     let label = kernel.to_string();
-    let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+    let descriptor = wgpu::ShaderModuleDescriptor {
         label: Some(&label),
         source: wgpu::ShaderSource::Wgsl(Cow::Owned(kernel.source())),
-    });
+    };
+    // SAFETY: every shader is one of ours. Its loops end; indices of workgroup and private arrays are bounded by
+    // constants; operands were checked by core before their sizes became parameters. The checks that this leaves out
+    // would keep drivers from unrolling the inner loops.
+    let module = unsafe {
+        device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked())
+    };
     let layout = bind_group_layout(device, writes);
     let pipeline_layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
         label: Some(&label),
@@ -172,7 +188,7 @@ fn compile(device: &wgpu::Device, kernel: &Kernel, writes: &[bool], id: usize) -
         },
         cache: None,
     });
-    Pipeline { raw, layout, id }
+    Pipeline { raw, layout, id, name: label }
 }
 
 /// Parameters at binding 0, at an offset of the uniform ring, then the storage buffers.

@@ -6,6 +6,8 @@
 //! and parameters by content, and submits. Weights stay packed on the device, cut where a binding ends.
 
 mod backend;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod bench;
 mod buffer;
 mod call;
 mod device;
@@ -16,15 +18,18 @@ mod load;
 mod ops;
 pub mod probe;
 mod recorder;
+mod timing;
 mod transfer;
+#[cfg(not(target_arch = "wasm32"))]
+mod upload;
 mod variants;
 
 pub use backend::POLICY;
 pub use buffer::Buffer;
-pub use device::{Demands, Options, Wgpu};
+pub use device::{Demands, Options, Timed, Wgpu};
 pub use kernel::Kernel;
 pub use ops::kernels;
 #[cfg(not(target_arch = "wasm32"))]
 pub use probe::devices;
 pub use probe::{DeviceReport, Verdict, devices_async};
-pub use variants::Reduction;
+pub use variants::{Reduction, Wishes};

@@ -12,9 +12,6 @@ use whipsnake_core::weight::{Format, Plane, StoredWeight, Weight};
 
 /// Most bytes of a weight that the host holds at once.
 const CHUNK: u64 = 16 << 20;
-/// Bytes after which uploads are handed to the device, so that their staging memory is free again.
-const SUBMIT: u64 = 128 << 20;
-
 /// Rows of a plain weight, or experts of a bank, that lie in one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
@@ -214,17 +211,18 @@ impl Filler<'_> {
         self.push(&joined)
     }
 
+    #[cfg(not(target_arch = "wasm32"))]
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.backend.upload_weight(self.buffer, self.at, bytes)?;
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+
+    #[cfg(target_arch = "wasm32")]
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.backend.queue.write_buffer(self.buffer.raw(), self.at, bytes);
         self.at += bytes.len() as u64;
-        let staged = &self.backend.staged;
-        staged.set(staged.get() + bytes.len() as u64);
-        if staged.get() < SUBMIT {
-            return Ok(());
-        }
-        staged.set(0);
-        self.backend.flush(|_| ())?;
-        self.backend.wait()
+        self.backend.faults.check()
     }
 
     fn finish(mut self) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Which adapters there are, which one is chosen, and why the others are not.
 
+use crate::variants::{Variants, Wishes};
 use serde::Serialize;
 use std::fmt;
 use whipsnake_core::error::{Error, Result};
@@ -28,7 +29,7 @@ pub struct DeviceFeatures {
     pub f16: bool,
     /// Smallest and largest subgroup, where subgroup operations are offered.
     pub subgroups: Option<[u32; 2]>,
-    /// Cooperative matrix products.
+    /// Cooperative matrix products of 16 x 16 halves with f32 sums, and the workgroup memory that they need.
     pub cooperative_matrices: bool,
     /// Time stamps on the device.
     pub timestamps: bool,
@@ -69,6 +70,17 @@ pub struct DeviceReport {
     pub variants: Vec<String>,
     /// Whether it is chosen.
     pub verdict: Verdict,
+}
+
+impl DeviceFeatures {
+    /// What every WebGPU device has.
+    pub const NONE: Self = Self {
+        f16: false,
+        subgroups: None,
+        cooperative_matrices: false,
+        timestamps: false,
+        integer_dot: true,
+    };
 }
 
 impl DeviceReport {
@@ -189,7 +201,9 @@ fn describe(index: usize, adapter: &wgpu::Adapter) -> DeviceReport {
         f16: has(wgpu::Features::SHADER_F16),
         subgroups: has(wgpu::Features::SUBGROUP)
             .then_some([info.subgroup_min_size, info.subgroup_max_size]),
-        cooperative_matrices: has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+        cooperative_matrices: has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX)
+            && limits.max_compute_workgroup_storage_size >= COOP_BYTES
+            && adapter.cooperative_matrix_properties().iter().any(is_usable),
         timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
         integer_dot: true,
     };
@@ -209,9 +223,20 @@ fn describe(index: usize, adapter: &wgpu::Adapter) -> DeviceReport {
             workgroups: limits.max_compute_workgroups_per_dimension,
         },
         features,
-        variants: crate::variants::Variants::of(kind, &features, None).names(),
+        variants: Variants::of(kind, &features, Wishes::default()).names(),
         verdict: Verdict::Passed(String::new()),
     }
+}
+
+/// Workgroup memory of `common_coop.wgsl`.
+const COOP_BYTES: u32 = 26 << 10;
+
+/// The one form of cooperative matrices that shaders use.
+fn is_usable(form: &wgpu::CooperativeMatrixProperties) -> bool {
+    let half = wgpu::CooperativeScalarType::F16;
+    (form.m_size, form.n_size, form.k_size) == (16, 16, 16)
+        && form.ab_type == half
+        && form.cr_type == wgpu::CooperativeScalarType::F32
 }
 
 const fn kind_name(kind: wgpu::DeviceType) -> &'static str {
@@ -289,13 +314,6 @@ mod tests {
     use super::*;
 
     fn report(index: usize, name: &str, kind: &'static str) -> DeviceReport {
-        let features = DeviceFeatures {
-            f16: false,
-            subgroups: None,
-            cooperative_matrices: false,
-            timestamps: false,
-            integer_dot: true,
-        };
         DeviceReport {
             index,
             name: name.into(),
@@ -310,7 +328,7 @@ mod tests {
                 invocations: 256,
                 workgroups: 65535,
             },
-            features,
+            features: DeviceFeatures::NONE,
             variants: Vec::new(),
             verdict: Verdict::Passed(String::new()),
         }

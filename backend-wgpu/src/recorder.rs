@@ -16,6 +16,9 @@ const ENTRIES: usize = 4096;
 /// Dispatches after which a submit is due, so that the device starts while the host encodes.
 const BATCH: usize = 512;
 
+/// Dispatches of a part of a repeated step that is encoded while an earlier part runs.
+const PART: usize = 64;
+
 /// One encoded dispatch.
 #[derive(Clone)]
 pub(crate) struct Dispatch {
@@ -23,6 +26,13 @@ pub(crate) struct Dispatch {
     group: wgpu::BindGroup,
     params: u32,
     grid: [u32; 2],
+}
+
+impl Dispatch {
+    /// The kernel that it runs.
+    pub fn kernel(&self) -> &str {
+        &self.pipeline.name
+    }
 }
 
 /// Identity of a bind group: the pipeline, then buffer, offset and size of each binding.
@@ -37,6 +47,8 @@ pub(crate) struct Recorder {
     ring: wgpu::Buffer,
     recording: Option<Vec<Dispatch>>,
     steps: HashMap<StepKey, Rc<[Dispatch]>>,
+    /// The last step's commands, encoded again while the device ran it: the next one of its key only submits them.
+    ready: Option<(StepKey, wgpu::CommandBuffer)>,
 }
 
 impl Recorder {
@@ -54,7 +66,13 @@ impl Recorder {
             ring,
             recording: None,
             steps: HashMap::new(),
+            ready: None,
         }
+    }
+
+    fn forget_steps(&mut self) {
+        self.steps.clear();
+        self.ready = None;
     }
 }
 
@@ -112,7 +130,7 @@ impl Wgpu {
             self.flush(|_| ())?;
             let mut recorder = self.recorder.borrow_mut();
             recorder.params.clear();
-            recorder.steps.clear();
+            recorder.forget_steps();
             recorder.recording = None;
         }
         let mut recorder = self.recorder.borrow_mut();
@@ -151,24 +169,52 @@ impl Wgpu {
 
     /// Submits what is pending, followed by the copies that `after` encodes.
     pub(crate) fn flush(&self, after: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<()> {
+        #[cfg(not(target_arch = "wasm32"))]
+        self.end_uploads()?;
         let pending = std::mem::take(&mut self.recorder.borrow_mut().pending);
         let mut encoder = self.device.create_command_encoder(&Default::default());
-        if !pending.is_empty() {
-            let mut pass = encoder.begin_compute_pass(&Default::default());
-            let mut current = usize::MAX;
-            for dispatch in &pending {
-                if dispatch.pipeline.id != current {
-                    pass.set_pipeline(&dispatch.pipeline.raw);
-                    current = dispatch.pipeline.id;
-                }
-                pass.set_bind_group(0, &dispatch.group, &[dispatch.params]);
-                pass.dispatch_workgroups(dispatch.grid[0], dispatch.grid[1], 1);
-            }
-        }
+        self.encode(&mut encoder, &pending);
         after(&mut encoder);
         self.queue.submit([encoder.finish()]);
         self.sweep();
-        self.faults.check()
+        self.faults.check()?;
+        match &self.stamps {
+            Some(stamps) if !pending.is_empty() => self.account(stamps, &pending),
+            _ => Ok(()),
+        }
+    }
+
+    /// Encodes dispatches as one pass, with time stamps where the device was opened for them.
+    fn encode(&self, encoder: &mut wgpu::CommandEncoder, dispatches: &[Dispatch]) {
+        if dispatches.is_empty() {
+            return;
+        }
+        let stamps = self.stamps.as_ref();
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        if let Some(stamps) = stamps {
+            stamps.mark(&mut pass, 0);
+        }
+        let mut current = usize::MAX;
+        for (place, dispatch) in (1..).zip(dispatches) {
+            if dispatch.pipeline.id != current {
+                pass.set_pipeline(&dispatch.pipeline.raw);
+                current = dispatch.pipeline.id;
+            }
+            pass.set_bind_group(0, &dispatch.group, &[dispatch.params]);
+            pass.dispatch_workgroups(dispatch.grid[0], dispatch.grid[1], 1);
+            if let Some(stamps) = stamps.filter(|s| s.every_dispatch()) {
+                stamps.mark(&mut pass, place);
+            }
+        }
+        match stamps {
+            Some(stamps) if !stamps.every_dispatch() => stamps.mark(&mut pass, 1),
+            _ => {}
+        }
+        drop(pass);
+        if let Some(stamps) = stamps.filter(|s| s.every_dispatch()) {
+            // A batch is below the stamps.
+            stamps.resolve(encoder, dispatches.len() as u32 + 1);
+        }
     }
 
     /// Submits what is pending before the host changes a buffer that it may read.
@@ -189,7 +235,7 @@ impl Wgpu {
         }
         let mut recorder = self.recorder.borrow_mut();
         recorder.groups.retain(|(_, parts), _| !parts.iter().any(|(id, ..)| dropped.contains(id)));
-        recorder.steps.clear();
+        recorder.forget_steps();
     }
 
     /// Encodes a step, or repeats the dispatches that its first run recorded, and submits them.
@@ -200,8 +246,7 @@ impl Wgpu {
     ) -> Result<()> {
         let known = self.recorder.borrow().steps.get(&key).cloned();
         if let Some(step) = known {
-            self.recorder.borrow_mut().pending.extend(step.iter().cloned());
-            return self.flush(|_| ());
+            return self.repeat(key, &step);
         }
         self.recorder.borrow_mut().recording = Some(Vec::new());
         let outcome = encode();
@@ -212,5 +257,40 @@ impl Wgpu {
             self.recorder.borrow_mut().steps.insert(key, step.into());
         }
         Ok(())
+    }
+
+    /// Submits a recorded step again.
+    fn repeat(&self, key: StepKey, step: &Rc<[Dispatch]>) -> Result<()> {
+        if self.stamps.is_some() {
+            self.recorder.borrow_mut().pending.extend(step.iter().cloned());
+            return self.flush(|_| ());
+        }
+        self.flush_pending()?;
+        let ready = self.recorder.borrow_mut().ready.take();
+        match ready.filter(|(of, _)| *of == key) {
+            Some((_, commands)) => drop(self.queue.submit([commands])),
+            None => self.submit_in_parts(step),
+        }
+        self.sweep();
+        self.faults.check()?;
+        // Encoding costs about as much as a short step runs, and the device is busy now.
+        let mut recorder = self.recorder.borrow_mut();
+        if recorder.steps.contains_key(&key) {
+            recorder.ready = Some((key, self.commands(step)));
+        }
+        Ok(())
+    }
+
+    fn commands(&self, dispatches: &[Dispatch]) -> wgpu::CommandBuffer {
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        self.encode(&mut encoder, dispatches);
+        encoder.finish()
+    }
+
+    /// Submits a step in parts, so that the device starts on the first while the host encodes the next.
+    fn submit_in_parts(&self, step: &[Dispatch]) {
+        for part in step.chunks(PART) {
+            self.queue.submit([self.commands(part)]);
+        }
     }
 }

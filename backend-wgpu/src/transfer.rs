@@ -70,24 +70,43 @@ impl Wgpu {
         }
         let pieces = pieces(from);
         let total = pieces.last().map_or(0, |p| p.target + p.bytes);
-        let staging = self.take_staging(total)?;
-        self.flush(|encoder| {
+        let copy = |encoder: &mut wgpu::CommandEncoder, staging: &wgpu::Buffer| {
             for p in &pieces {
                 let source = from.buffer().raw();
-                encoder.copy_buffer_to_buffer(source, p.source, &staging, p.target, p.bytes);
+                encoder.copy_buffer_to_buffer(source, p.source, staging, p.target, p.bytes);
             }
-        })?;
+        };
+        self.read_back(total, copy, |view| unpack(view, from, &pieces, width)).await
+    }
+
+    /// Bytes from the start of a driver's buffer.
+    pub(crate) async fn read_raw(&self, from: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>> {
+        let copy = |encoder: &mut wgpu::CommandEncoder, staging: &wgpu::Buffer| {
+            encoder.copy_buffer_to_buffer(from, 0, staging, 0, bytes);
+        };
+        self.read_back(bytes, copy, <[u8]>::to_vec).await
+    }
+
+    /// Submits what is pending and a copy into a read-back buffer, waits, and takes from it.
+    async fn read_back<T>(
+        &self,
+        total: u64,
+        copy: impl FnOnce(&mut wgpu::CommandEncoder, &wgpu::Buffer),
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T> {
+        let staging = self.take_staging(total)?;
+        self.flush(|encoder| copy(encoder, &staging))?;
         self.mapped(&staging, total).await?;
-        let dense = {
+        let taken = {
             let view = staging
                 .get_mapped_range(..total)
                 .map_err(|e| Error::device(format!("wgpu: read-back: {e}")))?;
-            unpack(&view, from, &pieces, width)
+            take(&view)
         };
         staging.unmap();
         self.keep_staging(staging);
         self.faults.check()?;
-        Ok(dense)
+        Ok(taken)
     }
 
     /// Maps a read-back buffer, waiting for the device.

@@ -14,17 +14,31 @@ pub enum Reduction {
     Subgroup,
 }
 
+/// What to run instead of a device's own choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Who adds up the terms of an output where rows are few.
+    pub reduction: Option<Reduction>,
+    /// Leaves cooperative matrices alone.
+    pub no_cooperative: bool,
+}
+
+/// Outputs that invocations share where rows are few: elements of x are loaded once for all of them.
+const OUTS: u32 = 2;
+
 /// The variants of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Variants {
     pub reduction: Reduction,
     /// Lanes of a subgroup, where all have one size that divides a workgroup of 128.
     subgroup: Option<u32>,
+    /// Whether products of many rows run on cooperative matrices.
+    pub cooperative: bool,
 }
 
 impl Variants {
-    /// The choice for a kind of device and what it offers; `wanted` overrides it where the device can.
-    pub fn of(kind: &str, features: &DeviceFeatures, wanted: Option<Reduction>) -> Self {
+    /// The choice for a kind of device and what it offers; wishes override it where the device can.
+    pub fn of(kind: &str, features: &DeviceFeatures, wishes: Wishes) -> Self {
         let subgroup = features
             .subgroups
             .filter(|[min, max]| min == max && (4..=128).contains(min) && 128 % min == 0)
@@ -34,24 +48,26 @@ impl Variants {
             (_, Some(_)) => Reduction::Subgroup,
             (_, None) => Reduction::Workgroup,
         };
-        let reduction = match wanted {
+        let reduction = match wishes.reduction {
             Some(Reduction::Subgroup) if subgroup.is_none() => Reduction::Workgroup,
             Some(wanted) => wanted,
             None => usual,
         };
-        Self { reduction, subgroup }
+        let able = features.f16 && features.cooperative_matrices && subgroup == Some(32);
+        Self { reduction, subgroup, cooperative: able && !wishes.no_cooperative }
     }
 
-    /// The kernel for few rows of a family of three, and the outputs of one of its workgroups.
-    pub fn vec_kernel(self, family: Family) -> (Kernel, usize) {
+    /// The kernel of a product for few rows, and the outputs of one of its workgroups.
+    pub fn vec_kernel(self, shader: &'static str) -> (Kernel, usize) {
+        let kernel = Kernel::new(shader);
         match (self.reduction, self.subgroup) {
-            (Reduction::Invocation, _) => (Kernel::new(family.name).entry("thread"), 64),
+            (Reduction::Invocation, _) => (kernel.entry("thread").with("OUTS", 1), 64),
             (Reduction::Subgroup, Some(size)) => {
-                let kernel = Kernel::new(family.subgroup).entry("subgroup").with("SUBGROUP", size);
-                // At most 32.
-                (kernel, (128 / size) as usize)
+                let kernel = kernel.entry("subgroup").with("SUBGROUP", size).with("OUTS", OUTS);
+                // At most 64.
+                (kernel, (128 / size * OUTS) as usize)
             }
-            _ => (Kernel::new(family.name), 4),
+            _ => (kernel.with("OUTS", OUTS), 4 * OUTS as usize),
         }
     }
 
@@ -59,43 +75,52 @@ impl Variants {
     pub fn names(self) -> Vec<String> {
         let how = match (self.reduction, self.subgroup) {
             (Reduction::Invocation, _) => "an invocation an output".into(),
-            (Reduction::Subgroup, Some(size)) => format!("a subgroup of {size} an output"),
-            _ => "32 invocations an output".into(),
+            (Reduction::Subgroup, Some(size)) => format!("a subgroup of {size} lanes"),
+            _ => "32 invocations that meet in workgroup memory".into(),
         };
-        ["matmul_vec", "norm_matmul", "moe_matmul_vec"]
-            .map(|name| format!("{name} by {how}"))
-            .into()
+        let many = if self.cooperative { "cooperative matrices of f16" } else { "tiles in f32" };
+        vec![format!("few rows by {how}"), format!("many rows by {many}")]
     }
 
     /// One of each reduction, for checks without a device.
     pub fn all() -> [Self; 3] {
-        [Reduction::Invocation, Reduction::Workgroup, Reduction::Subgroup]
-            .map(|reduction| Self { reduction, subgroup: Some(32) })
+        [Reduction::Invocation, Reduction::Workgroup, Reduction::Subgroup].map(|reduction| Self {
+            reduction,
+            subgroup: Some(32),
+            cooperative: true,
+        })
     }
-}
-
-/// The shaders of one product for few rows.
-#[derive(Clone, Copy)]
-pub(crate) struct Family {
-    /// With entries `main` and `thread`.
-    pub name: &'static str,
-    /// With entry `subgroup`.
-    pub subgroup: &'static str,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(kind: &str, subgroups: Option<[u32; 2]>, wanted: Option<Reduction>) -> Reduction {
-        let features = DeviceFeatures {
-            f16: false,
+    fn features(f16: bool, subgroups: Option<[u32; 2]>) -> DeviceFeatures {
+        DeviceFeatures {
+            f16,
             subgroups,
-            cooperative_matrices: false,
+            cooperative_matrices: true,
             timestamps: false,
             integer_dot: true,
+        }
+    }
+
+    fn of(kind: &str, subgroups: Option<[u32; 2]>, reduction: Option<Reduction>) -> Reduction {
+        let wishes = Wishes { reduction, ..Wishes::default() };
+        Variants::of(kind, &features(false, subgroups), wishes).reduction
+    }
+
+    #[test]
+    fn cooperative_matrices_want_f16_and_subgroups_of_32() {
+        let cooperative = |features: &DeviceFeatures, wishes| {
+            Variants::of("discrete", features, wishes).cooperative
         };
-        Variants::of(kind, &features, wanted).reduction
+        let offered = features(true, Some([32, 32]));
+        assert!(cooperative(&offered, Wishes::default()));
+        assert!(!cooperative(&offered, Wishes { no_cooperative: true, ..Wishes::default() }));
+        assert!(!cooperative(&features(false, Some([32, 32])), Wishes::default()));
+        assert!(!cooperative(&features(true, Some([64, 64])), Wishes::default()));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use whipsnake_core::conformance::run_suite;
-use whipsnake_wgpu::{Demands, Options, Reduction, Wgpu, probe};
+use whipsnake_wgpu::{Options, Wgpu, probe};
 
 fn check(options: &Options) {
     if probe::devices().is_empty() && std::env::var_os("WHIPSNAKE_REQUIRE_ADAPTER").is_none() {
@@ -41,13 +41,12 @@ fn conforms_with_everything_the_adapter_offers() {
 #[test]
 fn conforms_within_webgpu_defaults() {
     // What a browser on a GPU runs.
-    let reduction = Some(Reduction::Workgroup);
-    check(&Options { demands: Demands::WebGpuDefaults, reduction, ..Options::default() });
+    check(&Options::default().with_words("defaults,workgroup").unwrap());
 }
 
 #[test]
 fn conforms_with_reductions_in_subgroups() {
-    check(&Options { reduction: Some(Reduction::Subgroup), ..Options::default() });
+    check(&Options::default().with_words("subgroup").unwrap());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use whipsnake_core::ops::{Matmul, Store};
 use whipsnake_core::step::Step;
 use whipsnake_core::tensor::{DType, Tensor};
 use whipsnake_core::weight::{Format, Plane, StoredPart, StoredWeight};
-use whipsnake_wgpu::{Demands, Options, Reduction, Wgpu, probe};
+use whipsnake_wgpu::{Demands, Options, Wgpu, probe};
 
 /// A device, unless there is none and none is required.
 fn open(options: &Options) -> Option<Wgpu> {
@@ -106,10 +106,10 @@ fn an_unknown_device_is_refused_with_the_list() {
 
 #[test]
 fn a_vocabulary_past_the_workgroups_of_a_dimension_is_covered() {
-    let reduction = Some(Reduction::Workgroup);
-    let Some(gpu) = open(&Options { reduction, ..Options::default() }) else { return };
-    // Four outputs a workgroup: one more workgroup than a dimension takes, and a ragged end.
-    let (outputs, inputs) = (65536 * 4 + 3, 16);
+    let options = Options::default().with_words("workgroup").unwrap();
+    let Some(gpu) = open(&options) else { return };
+    // Eight outputs a workgroup: one more workgroup than a dimension takes, and a ragged end.
+    let (outputs, inputs) = (65536 * 8 + 3, 16);
     // E4M3 codes of 0.5 and 1.
     let data: Vec<u8> = (0..outputs).flat_map(|o| [[0x30, 0x38][o % 2]; 16]).collect();
     let weight = pollster::block_on(gpu.load(&stored(outputs, inputs, Format::Fp8, data)));

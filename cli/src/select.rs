@@ -95,5 +95,12 @@ fn cuda_ordinal(selector: &str) -> anyhow::Result<usize> {
 }
 
 fn wgpu(args: &BackendArgs) -> Result<Wgpu> {
-    Wgpu::open(&WgpuOptions { device: args.device.clone(), ..WgpuOptions::default() })
+    Wgpu::open(&wgpu_options(args)?)
+}
+
+/// How the options and the variable `WHIPSNAKE_WGPU` want the portable back end.
+pub fn wgpu_options(args: &BackendArgs) -> Result<WgpuOptions> {
+    let words = std::env::var("WHIPSNAKE_WGPU").unwrap_or_default();
+    let options = WgpuOptions { device: args.device.clone(), ..WgpuOptions::default() };
+    options.with_words(&words)
 }

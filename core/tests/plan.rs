@@ -138,7 +138,7 @@ fn every_tensor_has_a_line() {
 fn an_unknown_geometry_is_refused_with_the_names_of_those_there_are() {
     assert_eq!(
         Geometry::named("nemotron-4").err().unwrap().to_string(),
-        "no geometry \"nemotron-4\"; there are: nemotron-3-nano-bf16, nemotron-3-nano-fp8, nemotron-3-nano-nvfp4, nemotron-3-nano-4b, nemotron-nano-9b-v2, nemotron-h-8b, nemotron-3-super-120b-nvfp4, granite-350m-like"
+        "no geometry \"nemotron-4\"; there are: nemotron-3-nano-bf16, nemotron-3-nano-fp8, nemotron-3-nano-nvfp4, nemotron-3-nano-4b, nemotron-3-nano-4b-nvfp4, nemotron-nano-9b-v2, nemotron-h-8b, nemotron-3-super-120b-nvfp4, granite-350m-like"
     );
 }
 

@@ -5,13 +5,12 @@ use crate::Wgpu;
 use crate::buffer::Buffer;
 use crate::call::{Call, want_f32};
 use crate::kernel::Kernel;
-use whipsnake_core::backend::Memory;
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::Attention;
 use whipsnake_core::tensor::DType;
 
-/// Bytes for the partial results of a split context.
-const PARTIALS: u64 = 4 << 20;
+/// Bytes for partial results: of a split context, of the parts of a long row.
+pub(super) const PARTIALS: u64 = 4 << 20;
 /// Workgroups that keep a device busy; with fewer, the context is split.
 const BUSY: usize = 512;
 /// Rows of a tile, and the rows of a segment from which tiles pay.
@@ -113,13 +112,8 @@ fn parts(pairs: usize, context: usize, head_dim: usize) -> usize {
     wanted.min(context / PART).min(room).max(1)
 }
 
-/// Scratch of the back end, allocated when the first split context needs it.
-fn partials(gpu: &Wgpu) -> Result<&Buffer> {
-    if let Some(buffer) = gpu.partials.get() {
-        return Ok(buffer);
-    }
-    let buffer = gpu.buffer(PARTIALS, Memory::Scratch, "parts of attention")?;
-    Ok(gpu.partials.get_or_init(|| buffer))
+pub(super) fn partials(gpu: &Wgpu) -> Result<&Buffer> {
+    gpu.scratch(&gpu.partials, PARTIALS, "parts of attention")
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use super::{format_number, store_parts, unit_fours};
 use crate::Wgpu;
+use crate::buffer::Buffer;
 use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
 use crate::load::Piece;
-use crate::variants::{Family, Variants};
+use crate::variants::Variants;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::Matmul;
 use whipsnake_core::tensor::Tensor;
@@ -13,8 +14,10 @@ use whipsnake_core::weight::Format;
 
 /// Rows up to which a row of the weight is read once for all of them.
 const FEW: usize = 8;
+/// Columns of x that cooperative matrices take at once.
+const COOP_COLUMNS: usize = 32;
 
-const FAMILY: Family = Family { name: "matmul_vec", subgroup: "matmul_vec_subgroup" };
+const SHADER: &str = "matmul_vec";
 
 /// Gives a kernel for few rows its constants.
 pub(super) fn for_rows(kernel: Kernel, format: Format, rows: usize) -> Kernel {
@@ -37,11 +40,43 @@ fn tile_kernel(format: Format, aligned: bool) -> Kernel {
         .with("ALIGNED", u32::from(aligned))
 }
 
+/// The formats whose elements are exact as halves.
+pub(super) const HALVES: [Format; 4] = [Format::F16, Format::BF16, Format::Nvfp4, Format::Fp8];
+
+/// Gives a kernel for cooperative matrices its constants.
+pub(super) fn coop_kernel(shader: &'static str, format: Format) -> Kernel {
+    // At most 8.
+    let fours = unit_fours(format) as u32;
+    Kernel::new(shader).entry("coop").with("FORMAT", format_number(format)).with("FOURS", fours)
+}
+
+/// Whether a product with rows of x runs on cooperative matrices.
+pub(super) fn by_halves(gpu: &Wgpu, x: &Tensor<Wgpu>, format: Format) -> bool {
+    let whole = x.cols().is_multiple_of(COOP_COLUMNS) && in_fours(x);
+    gpu.variants.cooperative && whole && HALVES.contains(&format) && x.rows() <= SCALED_ROWS
+}
+
+/// Rows whose scales fit the scratch of [`row_scales`].
+const SCALED_ROWS: usize = 1 << 18;
+
+fn row_scale_kernel() -> Kernel {
+    Kernel::new("matmul_row_scale")
+}
+
+/// Powers of two that bring rows of x into the range of halves, in scratch that lives until the next product.
+pub(super) fn row_scales<'a>(gpu: &'a Wgpu, x: &Tensor<Wgpu>) -> Result<&'a Buffer> {
+    let buffer = gpu.scratch(&gpu.row_scales, SCALED_ROWS as u64 * 4, "scales of rows")?;
+    let call = Call::new(row_scale_kernel()).input(x).whole(buffer, true);
+    gpu.dispatch(call.sizes([x.rows(), x.cols() / 4]), x.rows())?;
+    Ok(buffer)
+}
+
 pub(crate) fn kernels() -> Vec<Kernel> {
-    let mut list = Vec::new();
+    let mut list = vec![row_scale_kernel()];
+    list.extend(HALVES.map(|format| coop_kernel("matmul_coop", format)));
     for format in Format::ALL {
         for rows in [1, 2, 4, 8] {
-            let kernel = |v: Variants| for_rows(v.vec_kernel(FAMILY).0, format, rows);
+            let kernel = |v: Variants| for_rows(v.vec_kernel(SHADER).0, format, rows);
             list.extend(Variants::all().map(kernel));
         }
         list.extend([false, true].map(|aligned| tile_kernel(format, aligned)));
@@ -51,31 +86,36 @@ pub(crate) fn kernels() -> Vec<Kernel> {
 
 pub(crate) fn encode(gpu: &Wgpu, op: &Matmul<'_, Wgpu>) -> Result<()> {
     want_f32("matmul", &[&op.x, &op.out])?;
-    let unit = unit_of(&op.x, op.weight.format);
-    for piece in gpu.pieces(op.weight) {
-        match unit {
-            Some(unit) => by_output(gpu, op, &piece, op.x.cols() / unit)?,
-            None => by_tile(gpu, op, &piece)?,
-        }
+    if let Some(unit) = unit_of(&op.x, op.weight.format) {
+        let units = op.x.cols() / unit;
+        return gpu.pieces(op.weight).iter().try_for_each(|p| by_output(gpu, op, p, units));
     }
-    Ok(())
+    if by_halves(gpu, &op.x, op.weight.format) {
+        let scales = row_scales(gpu, &op.x)?;
+        return gpu.pieces(op.weight).iter().try_for_each(|p| by_coop(gpu, op, p, scales));
+    }
+    gpu.pieces(op.weight).iter().try_for_each(|p| by_tile(gpu, op, p))
 }
 
-/// The bindings that both kernels share.
-fn bind(kernel: Kernel, op: &Matmul<'_, Wgpu>, piece: &Piece<'_>) -> Call {
-    Call::new(kernel)
-        .whole(piece.data, false)
-        .whole(piece.scales, false)
-        .input(&op.x)
-        .input_or(op.bias.as_ref(), &op.x)
-        .output(&op.out)
+/// The bindings that the kernels share; scales of rows where they take them.
+fn bind(
+    kernel: Kernel,
+    op: &Matmul<'_, Wgpu>,
+    piece: &Piece<'_>,
+    row_scales: Option<&Buffer>,
+) -> Call {
+    let mut call = Call::new(kernel).whole(piece.data, false).whole(piece.scales, false);
+    if let Some(scales) = row_scales {
+        call = call.whole(scales, false);
+    }
+    call.input(&op.x).input_or(op.bias.as_ref(), &op.x).output(&op.out)
 }
 
 fn by_output(gpu: &Wgpu, op: &Matmul<'_, Wgpu>, piece: &Piece<'_>, units: usize) -> Result<()> {
     let (accumulate, scale) = store_parts(op.store);
-    let (kernel, outputs) = gpu.variants.vec_kernel(FAMILY);
+    let (kernel, outputs) = gpu.variants.vec_kernel(SHADER);
     let rows = op.x.rows();
-    let call = bind(for_rows(kernel, op.weight.format, rows), op, piece)
+    let call = bind(for_rows(kernel, op.weight.format, rows), op, piece, None)
         .sizes([rows, units, piece.count, piece.first, usize::from(op.bias.is_some()), accumulate])
         .floats([scale, op.weight.scales[0]]);
     gpu.dispatch(call, piece.count.div_ceil(outputs))
@@ -85,9 +125,26 @@ fn by_tile(gpu: &Wgpu, op: &Matmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {
     let (accumulate, scale) = store_parts(op.store);
     let [rows, inputs] = op.x.shape();
     let row_tiles = rows.div_ceil(64);
-    let call = bind(tile_kernel(op.weight.format, inputs.is_multiple_of(4)), op, piece)
+    let call = bind(tile_kernel(op.weight.format, inputs.is_multiple_of(4)), op, piece, None)
         .sizes([rows, inputs, piece.count, piece.first, row_tiles])
         .sizes([usize::from(op.bias.is_some()), accumulate])
         .floats([scale, op.weight.scales[0]]);
     gpu.dispatch(call, row_tiles * piece.count.div_ceil(64))
+}
+
+fn by_coop(
+    gpu: &Wgpu,
+    op: &Matmul<'_, Wgpu>,
+    piece: &Piece<'_>,
+    row_scales: &Buffer,
+) -> Result<()> {
+    let (accumulate, scale) = store_parts(op.store);
+    let [rows, inputs] = op.x.shape();
+    let row_tiles = rows.div_ceil(64);
+    let kernel = coop_kernel("matmul_coop", op.weight.format);
+    let call = bind(kernel, op, piece, Some(row_scales))
+        .sizes([rows, inputs, piece.count, piece.first, row_tiles])
+        .sizes([usize::from(op.bias.is_some()), accumulate])
+        .floats([scale, op.weight.scales[0]]);
+    gpu.dispatch(call, row_tiles * piece.count.div_ceil(128))
 }

@@ -37,7 +37,7 @@ pub fn kernels() -> Vec<Kernel> {
     for more in [
         activate::kernels(),
         vec![add::kernel()],
-        vec![argmax::kernel()],
+        argmax::kernels(),
         attention::kernels(),
         causal_conv1d::kernels(),
         copy_slot::kernels(),

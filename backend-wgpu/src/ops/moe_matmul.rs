@@ -1,23 +1,22 @@
 //! Products with chosen experts: few pairs by expert id, many sorted by expert; a dispatch for each piece of the bank.
 
+use super::matmul::{HALVES, by_halves, coop_kernel, for_rows, row_scales};
 use super::{activation_number, format_number, unit_fours};
 use crate::Wgpu;
+use crate::buffer::Buffer;
 use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
 use crate::load::Piece;
-use crate::variants::{Family, Variants};
+use crate::variants::Variants;
 use whipsnake_core::error::{Error, Result};
-use whipsnake_core::ops::{ExpertInput, MoeMatmul};
+use whipsnake_core::ops::{ExpertGroups, ExpertInput, MoeMatmul};
 use whipsnake_core::weight::Format;
 
-const FAMILY: Family = Family { name: "moe_matmul_vec", subgroup: "moe_matmul_vec_subgroup" };
+const SHADER: &str = "moe_matmul_vec";
 
 fn vec_kernel(variants: Variants, format: Format) -> (Kernel, usize) {
-    let (kernel, outputs) = variants.vec_kernel(FAMILY);
-    // Fours are at most 8.
-    let kernel =
-        kernel.with("FORMAT", format_number(format)).with("FOURS", unit_fours(format) as u32);
-    (kernel, outputs)
+    let (kernel, outputs) = variants.vec_kernel(SHADER);
+    (for_rows(kernel, format, 1), outputs)
 }
 
 fn tile_kernel(format: Format, aligned: bool, sorted: bool) -> Kernel {
@@ -27,8 +26,12 @@ fn tile_kernel(format: Format, aligned: bool, sorted: bool) -> Kernel {
         .with("SORTED", u32::from(sorted))
 }
 
+fn sorted_coop_kernel(format: Format) -> Kernel {
+    coop_kernel("moe_matmul_coop", format).with("SORTED", 1)
+}
+
 pub(crate) fn kernels() -> Vec<Kernel> {
-    let mut list = Vec::new();
+    let mut list: Vec<_> = HALVES.map(sorted_coop_kernel).into();
     for format in Format::ALL {
         list.extend(Variants::all().map(|v| vec_kernel(v, format).0));
         for aligned in [false, true] {
@@ -43,6 +46,12 @@ pub(crate) fn encode(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>) -> Result<()> {
     let unit = 4 * unit_fours(op.weight.format);
     let whole_units = op.x.cols().is_multiple_of(unit) && in_fours(&op.x);
     let pieces = if op.weight.experts > 1 { gpu.pieces(op.weight) } else { single(gpu, op)? };
+    if let Some(groups) = &op.groups
+        && by_halves(gpu, &op.x, op.weight.format)
+    {
+        let scales = row_scales(gpu, &op.x)?;
+        return pieces.iter().try_for_each(|p| by_coop(gpu, op, groups, p, scales));
+    }
     for piece in pieces {
         if op.groups.is_none() && whole_units {
             by_output(gpu, op, &piece, op.x.cols() / unit)?;
@@ -74,21 +83,49 @@ fn scaled(op: &MoeMatmul<'_, Wgpu>) -> usize {
     usize::from(matches!(op.weight.format, Format::Nvfp4 | Format::Fp8))
 }
 
+/// The bindings that come first in every kernel.
 fn bind(gpu: &Wgpu, kernel: Kernel, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>) -> Call {
     Call::new(kernel)
         .whole(piece.data, false)
         .whole(piece.scales, false)
         .whole(gpu.matrix_scales(op.weight), false)
+}
+
+/// Tiles of 64 pairs: an expert's last may be part empty, so one more for each expert that has pairs.
+fn sorted_tiles(op: &MoeMatmul<'_, Wgpu>) -> usize {
+    let pairs = op.out.rows();
+    pairs.div_ceil(64) + op.weight.experts.min(pairs)
+}
+
+fn by_coop(
+    gpu: &Wgpu,
+    op: &MoeMatmul<'_, Wgpu>,
+    groups: &ExpertGroups<Wgpu>,
+    piece: &Piece<'_>,
+    row_scales: &Buffer,
+) -> Result<()> {
+    let (pairs, outputs, inputs) = (op.out.rows(), op.out.cols(), op.x.cols());
+    let tiles = sorted_tiles(op);
+    let call = bind(gpu, sorted_coop_kernel(op.weight.format), op, piece)
+        .whole(row_scales, false)
         .input(&op.x)
+        .input(&groups.order)
+        .input(&groups.offsets)
+        .output(&op.out)
+        .sizes([pairs, op.ids.cols(), per_row(op), inputs, outputs, piece.first, piece.count])
+        .sizes([activation_number(op.activation), scaled(op), tiles]);
+    gpu.dispatch(call, tiles * outputs.div_ceil(128))
 }
 
 fn by_output(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>, units: usize) -> Result<()> {
     let (pairs, outputs) = (op.out.rows(), op.out.cols());
     let (kernel, block) = vec_kernel(gpu.variants, op.weight.format);
     let call = bind(gpu, kernel, op, piece)
+        .input(&op.x)
         .input(&op.ids)
         .output(&op.out)
-        .sizes([pairs, op.ids.cols(), per_row(op), units, outputs, piece.first, piece.count])
+        .sizes([1, units, outputs])
+        .sizes([pairs, op.ids.cols(), per_row(op), piece.first, piece.count])
         .sizes([activation_number(op.activation), scaled(op)]);
     gpu.dispatch(call, pairs * outputs.div_ceil(block))
 }
@@ -97,13 +134,11 @@ fn by_tile(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()
     let (pairs, outputs, inputs) = (op.out.rows(), op.out.cols(), op.x.cols());
     let kernel = tile_kernel(op.weight.format, inputs.is_multiple_of(4), op.groups.is_some());
     let (order, offsets, tiles) = match &op.groups {
-        // An expert's last tile may be part empty: one more tile for each expert that has pairs.
-        Some(groups) => {
-            (&groups.order, &groups.offsets, pairs.div_ceil(64) + op.weight.experts.min(pairs))
-        }
+        Some(groups) => (&groups.order, &groups.offsets, sorted_tiles(op)),
         None => (&op.ids, &op.ids, pairs),
     };
     let call = bind(gpu, kernel, op, piece)
+        .input(&op.x)
         .input(order)
         .input(offsets)
         .output(&op.out)

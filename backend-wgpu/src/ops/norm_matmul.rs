@@ -4,19 +4,19 @@ use super::matmul::{for_rows, unit_of};
 use crate::Wgpu;
 use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
-use crate::variants::{Family, Variants};
+use crate::variants::Variants;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::NormMatmul;
 use whipsnake_core::step::{FusedOp, Step};
 use whipsnake_core::weight::Format;
 
-const FAMILY: Family = Family { name: "norm_matmul", subgroup: "norm_matmul_subgroup" };
+const SHADER: &str = "norm_matmul";
 
 pub(crate) fn kernels() -> Vec<Kernel> {
     let mut list = Vec::new();
     for format in Format::ALL {
         for rows in [1, 2, 4, 8] {
-            let kernel = |v: Variants| for_rows(v.vec_kernel(FAMILY).0, format, rows);
+            let kernel = |v: Variants| for_rows(v.vec_kernel(SHADER).0, format, rows);
             list.extend(Variants::all().map(kernel));
         }
     }
@@ -31,7 +31,7 @@ pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormMatmul<'_, Wgpu>) -> Result
     };
     want_f32("norm_matmul", &[&op.x, &op.out])?;
     let [rows, inputs] = op.x.shape();
-    let (kernel, outputs) = gpu.variants.vec_kernel(FAMILY);
+    let (kernel, outputs) = gpu.variants.vec_kernel(SHADER);
     let kernel = for_rows(kernel, format, rows);
     for piece in gpu.pieces(op.weight) {
         let call = Call::new(kernel.clone())

@@ -23,6 +23,7 @@ const SHIPPED: &[(&str, &str)] = shipped![
     "nemotron-3-nano-fp8",
     "nemotron-3-nano-nvfp4",
     "nemotron-3-nano-4b",
+    "nemotron-3-nano-4b-nvfp4",
     "nemotron-nano-9b-v2",
     "nemotron-h-8b",
     "nemotron-3-super-120b-nvfp4",

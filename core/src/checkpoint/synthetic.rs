@@ -17,6 +17,8 @@ use std::sync::LazyLock;
 const TABLE: usize = 4096;
 /// Bytes that one random stream makes; reads begin at any byte.
 const BLOCK: u64 = 4096;
+/// Blocks that one thread fills before it looks for more.
+const STRETCH: usize = 64;
 /// Standard deviation of the E4M3 elements of an FP8 matrix, well inside the format's range.
 const FP8_SPREAD: f64 = 32.0;
 /// E4M3 block scales: 16 neighbouring codes from 0.5 on.
@@ -51,15 +53,18 @@ impl Synthetic {
         let Some(length) = length.filter(|_| range.end <= end) else {
             return Err(Error::checkpoint(format!("bytes {range:?} of {end} generated ones")));
         };
-        let mut out = Vec::with_capacity(length + 8);
+        let mut out = vec![0; length];
         let first = self.tensors.partition_point(|(r, _)| r.end <= range.start);
+        let mut rest = &mut out[..];
         for (place, entry) in &self.tensors[first..] {
             if place.start >= range.end {
                 break;
             }
             let part = range.start.max(place.start)..range.end.min(place.end);
-            Values::new(entry, self.seed)
-                .write(part.start - place.start..part.end - place.start, &mut out);
+            // A part of `length` bytes.
+            let (own, after) = rest.split_at_mut((part.end - part.start) as usize);
+            Values::new(entry, self.seed).write(part.start - place.start, own);
+            rest = after;
         }
         Ok(out)
     }
@@ -99,18 +104,32 @@ impl Values {
         Self { key: mix(hash ^ mix(seed)), picks: picks(entry) }
     }
 
-    /// Appends bytes `range` of the tensor.
-    fn write(&self, range: Range<u64>, out: &mut Vec<u8>) {
-        let mut block = [0u8; BLOCK as usize];
-        let mut at = range.start;
-        while at < range.end {
-            let number = at / BLOCK;
-            self.block(number, &mut block);
-            let end = range.end.min((number + 1) * BLOCK);
-            let inside = |byte: u64| (byte - number * BLOCK) as usize;
-            out.extend_from_slice(&block[inside(at)..inside(end)]);
-            at = end;
+    /// Fills `out` with the tensor's bytes from `start` on, on every thread.
+    fn write(&self, start: u64, out: &mut [u8]) {
+        // Below a block.
+        let skip = (start % BLOCK) as usize;
+        let to_edge = (BLOCK as usize - skip) % BLOCK as usize;
+        let (head, body) = out.split_at_mut(out.len().min(to_edge));
+        if !head.is_empty() {
+            let mut block = [0; BLOCK as usize];
+            self.block(start / BLOCK, &mut block);
+            head.copy_from_slice(&block[skip..][..head.len()]);
         }
+        let first = start.div_ceil(BLOCK);
+        let fill = |(stretch, out): (usize, &mut [u8])| {
+            let mut block = [0; BLOCK as usize];
+            for (number, out) in out.chunks_mut(BLOCK as usize).enumerate() {
+                self.block(first + (stretch * STRETCH + number) as u64, &mut block);
+                out.copy_from_slice(&block[..out.len()]);
+            }
+        };
+        #[cfg(not(target_arch = "wasm32"))]
+        {
+            use rayon::prelude::*;
+            body.par_chunks_mut(STRETCH * BLOCK as usize).enumerate().for_each(fill);
+        }
+        #[cfg(target_arch = "wasm32")]
+        body.chunks_mut(STRETCH * BLOCK as usize).enumerate().for_each(fill);
     }
 
     fn block(&self, number: u64, out: &mut [u8; BLOCK as usize]) {

@@ -1,0 +1,336 @@
+//! The shapes of Nemotron 3 Nano 30B-A3B.
+
+use super::data::Data;
+use super::{Bench, Floor};
+use crate::Wgpu;
+use whipsnake_core::backend::{Backend, Memory};
+use whipsnake_core::conformance::Fill;
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::*;
+use whipsnake_core::tensor::{DType, Tensor};
+use whipsnake_core::weight::Format;
+
+const HIDDEN: usize = 2688;
+const HEADS: usize = 64;
+const HEAD_DIM: usize = 64;
+const STATE: usize = 128;
+const GROUPS: usize = 8;
+const INNER: usize = HEADS * HEAD_DIM;
+const CONV: usize = INNER + 2 * GROUPS * STATE;
+const IN_PROJ: usize = INNER + CONV + HEADS;
+const EXPERTS: usize = 128;
+const EXPERT: usize = 1856;
+const TOP_K: usize = 6;
+const VOCABULARY: usize = 131_072;
+
+/// Bytes of operands that are gone from the cache by the time they are met again.
+const CACHE: usize = 160 << 20;
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
+    let mut data = Data::new(bench.gpu);
+    scans(bench, &mut data)?;
+    convolutions(bench, &mut data)?;
+    norms(bench, &mut data)?;
+    products(bench, &mut data)?;
+    routers(bench, &mut data)?;
+    experts(bench, &mut data)?;
+    attentions(bench, &mut data)?;
+    tokens(bench, &mut data)
+}
+
+/// How many sets of operands of so many bytes outgrow the cache.
+fn sets(bytes: usize) -> usize {
+    (CACHE / bytes.max(1)).clamp(1, 12)
+}
+
+fn output(gpu: &Wgpu, rows: usize, cols: usize, dtype: DType) -> Result<Tensor<Wgpu>> {
+    gpu.tensor(rows, cols, dtype, Memory::Scratch, "output")
+}
+
+fn scans(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+    if !bench.wants("ssm_scan") {
+        return Ok(());
+    }
+    let gpu = bench.gpu;
+    for (count, len) in [(1, 1), (16, 1), (64, 1), (256, 1), (1, 512), (1, 4096), (8, 512)] {
+        let segments = data.segments(count, len, if len == 1 { 100 } else { 0 })?;
+        let (rows, slots) = ((count * len) as usize, count as usize);
+        let state_bytes = slots * INNER * STATE * 4;
+        let conv = data.activation(rows, CONV)?;
+        let params = data.values(3, HEADS, Fill::Uniform(0.0, 1.0))?;
+        let dt = data.activation(rows, HEADS)?;
+        let out = output(gpu, rows, INNER, DType::F32)?;
+        let states: Vec<_> = (0..sets(state_bytes))
+            .map(|_| data.values(slots * INNER, STATE, Fill::Normal(1.0)))
+            .collect::<Result<_>>()?;
+        let op = |state: &Tensor<Wgpu>| SsmScan {
+            x: conv.columns(0, INNER),
+            b: conv.columns(INNER, GROUPS * STATE),
+            c: conv.columns(INNER + GROUPS * STATE, GROUPS * STATE),
+            dt: dt.clone(),
+            head_params: params.clone(),
+            dt_limit: [0.0, f32::INFINITY],
+            head_dim: HEAD_DIM,
+            state_size: STATE,
+            state: state.clone(),
+            segments: segments.clone(),
+            out: out.clone(),
+        };
+        let states_moved = if len == 1 { 2 } else { 1 };
+        let bytes = states_moved * state_bytes + rows * (CONV + INNER + HEADS) * 4;
+        bench.row(
+            "ssm_scan",
+            format!("{count} x {len}"),
+            Floor::Bytes(bytes as f64),
+            &out,
+            &mut |i| gpu.ssm_scan(&op(&states[i % states.len()])),
+        )?;
+    }
+    Ok(())
+}
+
+fn convolutions(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+    if !bench.wants("causal_conv1d") {
+        return Ok(());
+    }
+    let gpu = bench.gpu;
+    for (count, len) in [(1, 1), (32, 1), (1, 4096)] {
+        let rows = (count * len) as usize;
+        let op = CausalConv1d {
+            x: data.activation(rows, CONV)?,
+            weight: data.values(CONV, 4, Fill::Normal(0.5))?,
+            bias: Some(data.values(1, CONV, Fill::Normal(0.5))?),
+            activation: Activation::Silu,
+            state: data.values(count as usize * CONV, 3, Fill::Normal(1.0))?,
+            segments: data.segments(count, len, 100)?,
+            out: output(gpu, rows, CONV, DType::F32)?,
+        };
+        let floor = Floor::Bytes((rows * CONV * 8 + count as usize * CONV * 24) as f64);
+        bench.row("causal_conv1d", format!("{count} x {len}"), floor, &op.out, &mut |_| {
+            gpu.causal_conv1d(&op)
+        })?;
+    }
+    Ok(())
+}
+
+fn norms(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+    let gpu = bench.gpu;
+    for rows in [1, 4096] {
+        let op = RmsNorm {
+            x: data.values(rows, HIDDEN, Fill::Normal(1.0))?,
+            weight: data.values(1, HIDDEN, Fill::NearOne(0.1))?,
+            groups: 1,
+            eps: 1e-5,
+            out: output(gpu, rows, HIDDEN, DType::F32)?,
+        };
+        let floor = Floor::Bytes((rows * HIDDEN * 8) as f64);
+        if bench.wants("rms_norm") {
+            bench.row("rms_norm", format!("{rows} rows"), floor, &op.out, &mut |_| {
+                gpu.rms_norm(&op)
+            })?;
+        }
+        let op = GatedRmsNorm {
+            y: data.activation(rows, INNER)?,
+            z: data.activation(rows, INNER)?,
+            weight: data.values(1, INNER, Fill::NearOne(0.1))?,
+            groups: GROUPS,
+            eps: 1e-5,
+            order: GateOrder::GateThenNorm,
+            out: output(gpu, rows, INNER, DType::F32)?,
+        };
+        let floor = Floor::Bytes((rows * INNER * 12) as f64);
+        if bench.wants("gated_rms_norm") {
+            bench.row("gated_rms_norm", format!("{rows} rows"), floor, &op.out, &mut |_| {
+                gpu.gated_rms_norm(&op)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn products(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+    if !bench.wants("matmul") {
+        return Ok(());
+    }
+    let gpu = bench.gpu;
+    let shapes = [
+        ("in_proj", IN_PROJ, HIDDEN),
+        ("out_proj", HIDDEN, INNER),
+        ("lm_head", VOCABULARY, HIDDEN),
+    ];
+    for format in [Format::Nvfp4, Format::BF16] {
+        for (name, outputs, inputs) in shapes {
+            if name == "lm_head" && format != Format::BF16 {
+                continue;
+            }
+            let weight_bytes =
+                format.data_bytes(outputs, inputs) + format.scale_bytes(outputs, inputs);
+            let weights: Vec<_> = (0..sets(weight_bytes))
+                .map(|_| data.weight(1, outputs, inputs, format))
+                .collect::<Result<_>>()?;
+            let counts: &[usize] =
+                if name == "lm_head" { &[1, 32] } else { &[1, 2, 8, 9, 32, 64, 512, 4096] };
+            for &rows in counts {
+                let x = data.activation(rows, inputs)?;
+                let out = output(gpu, rows, outputs, DType::F32)?;
+                let bytes = (weight_bytes + rows * (inputs + outputs) * 4) as f64;
+                let operations = 2.0 * rows as f64 * outputs as f64 * inputs as f64;
+                let floor =
+                    if rows > 256 { Floor::Operations(operations) } else { Floor::Bytes(bytes) };
+                bench.row(
+                    "matmul",
+                    format!("{format} {name} {rows} rows"),
+                    floor,
+                    &out,
+                    &mut |i| {
+                        gpu.matmul(&Matmul {
+                            x: x.clone(),
+                            weight: &weights[i % weights.len()],
+                            bias: None,
+                            store: Store::Replace,
+                            out: out.clone(),
+                        })
+                    },
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn routers(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+    if !bench.wants("moe_route") {
+        return Ok(());
+    }
+    let gpu = bench.gpu;
+    for rows in [1, 4096] {
+        let op = MoeRoute {
+            logits: data.values(rows, EXPERTS, Fill::Normal(1.0))?,
+            bias: Some(data.values(1, EXPERTS, Fill::Normal(0.1))?),
+            rule: RouteRule {
+                score: Score::Sigmoid,
+                top_k: TOP_K,
+                groups: 1,
+                top_groups: 1,
+                normalise: Some(1e-20),
+                scale: 2.5,
+            },
+            ids: output(gpu, rows, TOP_K, DType::U32)?,
+            weights: output(gpu, rows, TOP_K, DType::F32)?,
+        };
+        let floor = Floor::Bytes((rows * (EXPERTS * 4 + TOP_K * 8)) as f64);
+        bench.row("moe_route", format!("{rows} rows"), floor, &op.weights, &mut |_| {
+            gpu.moe_route(&op)
+        })?;
+    }
+    Ok(())
+}
+
+fn experts(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+    if !bench.wants("moe_matmul") {
+        return Ok(());
+    }
+    let gpu = bench.gpu;
+    let format = Format::Nvfp4;
+    let up = data.weight(EXPERTS, EXPERT, HIDDEN, format)?;
+    let down = data.weight(EXPERTS, HIDDEN, EXPERT, format)?;
+    for rows in [1, 4, 16, 512, 4096] {
+        let pairs = rows * TOP_K;
+        let ids: Vec<_> = (0..8).map(|_| data.experts(rows, TOP_K, 128)).collect::<Result<_>>()?;
+        let groups = ExpertGroups {
+            order: output(gpu, pairs, 1, DType::U32)?,
+            offsets: output(gpu, EXPERTS + 1, 1, DType::U32)?,
+        };
+        let sorted = rows >= gpu.policy().group_experts_from;
+        for (name, weight, input, activation) in [
+            ("up", &up, ExpertInput::Row, Activation::Relu2),
+            ("down", &down, ExpertInput::Pair, Activation::Identity),
+        ] {
+            let in_rows = if input == ExpertInput::Row { rows } else { pairs };
+            let x = data.activation(in_rows, weight.cols)?;
+            let out = output(gpu, pairs, weight.rows, DType::F32)?;
+            let one = format.data_bytes(weight.rows, weight.cols)
+                + format.scale_bytes(weight.rows, weight.cols);
+            let hit =
+                EXPERTS as f64 * (1.0 - (1.0 - TOP_K as f64 / EXPERTS as f64).powi(rows as i32));
+            let operations = 2.0 * (pairs * weight.rows * weight.cols) as f64;
+            let floor = if rows > 512 {
+                Floor::Operations(operations)
+            } else {
+                Floor::Bytes(hit * one as f64)
+            };
+            let row = format!("{format} {name} {rows} tokens");
+            bench.row("moe_matmul", row, floor, &out, &mut |i| {
+                let ids = ids[i % ids.len()].clone();
+                let groups = sorted.then(|| groups.clone());
+                if let Some(groups) = groups.clone() {
+                    gpu.moe_group(&MoeGroup { ids: ids.clone(), experts: EXPERTS, groups })?;
+                }
+                let (x, out) = (x.clone(), out.clone());
+                gpu.moe_matmul(&MoeMatmul { x, input, weight, ids, groups, activation, out })
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn attentions(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+    if !bench.wants("attention") {
+        return Ok(());
+    }
+    let gpu = bench.gpu;
+    let (heads, kv_heads, head_dim) = (32, 2, 128);
+    for (count, len, position) in [(1, 1, 4095), (1, 1, 32_767), (32, 1, 4095), (1, 4096, 0)] {
+        let rows = (count * len) as usize;
+        let context = (position + len) as usize;
+        let cached = count as usize * context;
+        let bytes = cached * kv_heads * head_dim * 8;
+        let caches: Vec<_> = (0..sets(bytes))
+            .map(|_| {
+                let k = data.activation(cached, kv_heads * head_dim)?;
+                Ok(KvCache { k, v: data.activation(cached, kv_heads * head_dim)?, context })
+            })
+            .collect::<Result<_>>()?;
+        let q = data.activation(rows, heads * head_dim)?;
+        let out = output(gpu, rows, heads * head_dim, DType::F32)?;
+        let segments = data.segments(count, len, position)?;
+        let operations = 2.0 * f64::from(len) * f64::from(len) * (heads * head_dim) as f64;
+        let floor =
+            if len > 1 { Floor::Operations(operations) } else { Floor::Bytes(bytes as f64) };
+        bench.row(
+            "attention",
+            format!("{count} x {len} at {position}"),
+            floor,
+            &out,
+            &mut |i| {
+                gpu.attention(&Attention {
+                    q: q.clone(),
+                    cache: caches[i % caches.len()].clone(),
+                    head_dim,
+                    scale: 0.088,
+                    segments: segments.clone(),
+                    out: out.clone(),
+                })
+            },
+        )?;
+    }
+    Ok(())
+}
+
+fn tokens(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+    let gpu = bench.gpu;
+    let rows = 1;
+    let x = data.values(rows, VOCABULARY, Fill::Normal(1.0))?;
+    let floor = Floor::Bytes((rows * VOCABULARY * 4) as f64);
+    if bench.wants("argmax") {
+        let op = Argmax { x: x.clone(), out: output(gpu, rows, 1, DType::U32)? };
+        bench.row("argmax", format!("{rows} rows"), floor, &op.out, &mut |_| gpu.argmax(&op))?;
+    }
+    if bench.wants("top_k") {
+        let values = output(gpu, rows, 64, DType::F32)?;
+        let op = TopK { x, values: values.clone(), indices: output(gpu, rows, 64, DType::U32)? };
+        bench
+            .row("top_k", format!("{rows} rows, k 64"), floor, &values, &mut |_| gpu.top_k(&op))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Device time, read from time stamps: of a run of ops, and by kernel over a whole program.
+
+use crate::Wgpu;
+use crate::recorder::Dispatch;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt::Write;
+use whipsnake_core::error::{Error, Result};
+
+/// Most time stamps of one submit: WebGPU's limit of a query set is 4,096.
+const STAMPS: u32 = 1024;
+
+/// Features that time stamps between dispatches need.
+pub(crate) const FEATURES: wgpu::Features =
+    wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
+
+/// Time stamps of one submit and the buffer that they are resolved into.
+pub(crate) struct Stamps {
+    set: wgpu::QuerySet,
+    resolved: wgpu::Buffer,
+    /// Nanoseconds by kernel, and how often it ran; filled where every dispatch is timed.
+    totals: Option<RefCell<HashMap<String, (u64, f64)>>>,
+}
+
+impl Stamps {
+    /// For a device that was opened with [`FEATURES`].
+    pub fn new(device: &wgpu::Device, every_dispatch: bool) -> Self {
+        let set = device.create_query_set(&wgpu::QuerySetDescriptor {
+            label: Some("time stamps"),
+            ty: wgpu::QueryType::Timestamp,
+            count: STAMPS,
+        });
+        let resolved = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("time stamps"),
+            size: u64::from(STAMPS) * 8,
+            usage: wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: false,
+        });
+        Self { set, resolved, totals: every_dispatch.then(RefCell::default) }
+    }
+
+    /// Whether every dispatch gets a stamp.
+    pub fn every_dispatch(&self) -> bool {
+        self.totals.is_some()
+    }
+
+    /// Puts stamp `index` behind what the pass has so far.
+    pub fn mark(&self, pass: &mut wgpu::ComputePass<'_>, index: u32) {
+        pass.write_timestamp(&self.set, index);
+    }
+
+    /// Queues the reading of the first `count` stamps.
+    pub fn resolve(&self, encoder: &mut wgpu::CommandEncoder, count: u32) {
+        encoder.resolve_query_set(&self.set, 0..count, &self.resolved, 0);
+    }
+
+    /// The table, slowest first.
+    fn table(&self) -> String {
+        let totals = self.totals.as_ref().map(RefCell::take).unwrap_or_default();
+        let mut rows: Vec<_> = totals.into_iter().collect();
+        rows.sort_by(|a, b| b.1.1.total_cmp(&a.1.1));
+        let all: f64 = rows.iter().map(|row| row.1.1).sum();
+        let mut text = format!("device time by kernel, {:.3} ms in all\n", all / 1e6);
+        for (kernel, (runs, nanoseconds)) in rows {
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "{:10.1} us {:5.1} % {runs:8} runs {:9.2} us each  {kernel}",
+                nanoseconds / 1e3,
+                100.0 * nanoseconds / all,
+                nanoseconds / 1e3 / runs as f64
+            );
+        }
+        text
+    }
+}
+
+impl Wgpu {
+    /// Microseconds that the device needs for the ops that `encode` encodes.
+    ///
+    /// # Errors
+    /// The device was opened without [`Options::timed`](crate::Options), `encode` refuses or encodes too much for one
+    /// submit, the driver refuses.
+    pub fn time(&self, encode: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        let Some(stamps) = &self.stamps else {
+            return Err(Error::device("wgpu: the device was not opened for timing"));
+        };
+        self.flush_pending()?;
+        self.wait()?;
+        encode()?;
+        self.flush(|encoder| stamps.resolve(encoder, 2))?;
+        let stamps = pollster::block_on(self.stamps_read(stamps, 2))?;
+        Ok(stamps[0] / 1e3)
+    }
+
+    /// Nanoseconds between neighbouring stamps.
+    async fn stamps_read(&self, stamps: &Stamps, count: u32) -> Result<Vec<f64>> {
+        let bytes = self.read_raw(&stamps.resolved, u64::from(count) * 8).await?;
+        let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&bytes);
+        let period = f64::from(self.queue.get_timestamp_period());
+        Ok(ticks.windows(2).map(|w| w[1].saturating_sub(w[0]) as f64 * period).collect())
+    }
+
+    /// Adds the times of a submit's dispatches to the table.
+    pub(crate) fn account(&self, stamps: &Stamps, dispatches: &[Dispatch]) -> Result<()> {
+        let Some(totals) = &stamps.totals else { return Ok(()) };
+        // A batch of dispatches is below the stamps.
+        let times = pollster::block_on(self.stamps_read(stamps, dispatches.len() as u32 + 1))?;
+        let mut totals = totals.borrow_mut();
+        for (dispatch, time) in dispatches.iter().zip(times) {
+            let row = totals.entry(dispatch.kernel().into()).or_default();
+            *row = (row.0 + 1, row.1 + time);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Wgpu {
+    fn drop(&mut self) {
+        if let Some(stamps) = self.stamps.as_ref().filter(|s| s.every_dispatch()) {
+            eprint!("{}", stamps.table());
+        }
+    }
+}
