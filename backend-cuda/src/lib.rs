@@ -4,7 +4,7 @@
 //! `memory` holds device allocations, `staging` moves bytes, `compile` and `kernels` turn `kernels/*.cu` into
 //! loaded functions, `ops` launches them; `clock` times the ops of a step, `bench` times them against their floors.
 
-pub mod bench;
+mod bench;
 mod clock;
 pub mod compile;
 mod cuda;

@@ -7,7 +7,6 @@
 
 mod backend;
 #[cfg(not(target_arch = "wasm32"))]
-pub mod bench;
 mod buffer;
 mod call;
 mod device;

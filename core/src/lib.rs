@@ -26,6 +26,7 @@ pub mod quant;
 pub mod tensor;
 pub mod weight;
 
+pub mod bench;
 pub mod conformance;
 pub mod cpu;
 

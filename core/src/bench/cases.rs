@@ -1,14 +1,13 @@
 //! The shapes of Nemotron 3 Nano 30B-A3B.
 
 use super::data::Data;
-use super::{Bench, Floor};
-use crate::cuda::Cuda;
-use whipsnake_core::backend::{Backend, Memory};
-use whipsnake_core::conformance::Fill;
-use whipsnake_core::error::Result;
-use whipsnake_core::ops::*;
-use whipsnake_core::tensor::{DType, Tensor};
-use whipsnake_core::weight::Format;
+use super::{Bench, Floor, Timed};
+use crate::backend::Memory;
+use crate::conformance::Fill;
+use crate::error::Result;
+use crate::ops::*;
+use crate::tensor::{DType, Tensor};
+use crate::weight::Format;
 
 const HIDDEN: usize = 2688;
 const HEADS: usize = 64;
@@ -26,16 +25,16 @@ const VOCABULARY: usize = 131_072;
 /// Bytes of operands that are gone from the cache by the time they are met again.
 const CACHE: usize = 160 << 20;
 
-pub(super) fn run(bench: &mut Bench<'_>) -> Result<()> {
-    let mut data = Data::new(bench.cuda);
-    scans(bench, &mut data)?;
-    convolutions(bench, &mut data)?;
-    norms(bench, &mut data)?;
-    products(bench, &mut data)?;
-    routers(bench, &mut data)?;
-    experts(bench, &mut data)?;
-    attentions(bench, &mut data)?;
-    tokens(bench, &mut data)
+pub(super) async fn run<B: Timed>(bench: &mut Bench<'_, B>) -> Result<()> {
+    let mut data = Data::new(bench.device);
+    scans(bench, &mut data).await?;
+    convolutions(bench, &mut data).await?;
+    norms(bench, &mut data).await?;
+    products(bench, &mut data).await?;
+    routers(bench, &mut data).await?;
+    experts(bench, &mut data).await?;
+    attentions(bench, &mut data).await?;
+    tokens(bench, &mut data).await
 }
 
 /// How many sets of operands of so many bytes outgrow the cache.
@@ -43,15 +42,16 @@ fn sets(bytes: usize) -> usize {
     (CACHE / bytes.max(1)).clamp(1, 12)
 }
 
-fn output(cuda: &Cuda, rows: usize, cols: usize, dtype: DType) -> Result<Tensor<Cuda>> {
-    cuda.tensor(rows, cols, dtype, Memory::Scratch, "output")
+fn output<B: Timed>(device: &B, rows: usize, cols: usize, dtype: DType) -> Result<Tensor<B>> {
+    device.tensor(rows, cols, dtype, Memory::Scratch, "output")
 }
 
-fn scans(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+async fn scans<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Result<()> {
     if !bench.wants("ssm_scan") {
         return Ok(());
     }
-    let cuda = bench.cuda;
+    let device = bench.device;
+    let activations = device.policy().activations;
     for (count, len) in
         [(1, 1), (16, 1), (64, 1), (256, 1), (1, 512), (1, 4096), (1, 16_384), (8, 4096)]
     {
@@ -61,11 +61,11 @@ fn scans(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
         let conv = data.activation(rows, CONV)?;
         let params = data.values(3, HEADS, Fill::Uniform(0.0, 1.0))?;
         let dt = data.activation(rows, HEADS)?;
-        let out = output(cuda, rows, INNER, DType::BF16)?;
+        let out = output(device, rows, INNER, activations)?;
         let states: Vec<_> = (0..sets(state_bytes))
             .map(|_| data.values(slots * INNER, STATE, Fill::Normal(1.0)))
             .collect::<Result<_>>()?;
-        let op = |state: &Tensor<Cuda>| SsmScan {
+        let op = |state: &Tensor<B>| SsmScan {
             x: conv.columns(0, INNER),
             b: conv.columns(INNER, GROUPS * STATE),
             c: conv.columns(INNER + GROUPS * STATE, GROUPS * STATE),
@@ -79,23 +79,27 @@ fn scans(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
             out: out.clone(),
         };
         let states_moved = if len == 1 { 2 } else { 1 };
-        let bytes = states_moved * state_bytes + rows * (CONV + INNER + HEADS) * 2;
-        bench.row(
-            "ssm_scan",
-            format!("{count} x {len}"),
-            Floor::Bytes(bytes as f64),
-            &out,
-            &mut |i| cuda.ssm_scan(&op(&states[i % states.len()])),
-        )?;
+        let bytes =
+            states_moved * state_bytes + rows * (CONV + INNER + HEADS) * activations.bytes();
+        bench
+            .row(
+                "ssm_scan",
+                format!("{count} x {len}"),
+                Floor::Bytes(bytes as f64),
+                &out,
+                &mut |i| device.ssm_scan(&op(&states[i % states.len()])),
+            )
+            .await?;
     }
     Ok(())
 }
 
-fn convolutions(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+async fn convolutions<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Result<()> {
     if !bench.wants("causal_conv1d") {
         return Ok(());
     }
-    let cuda = bench.cuda;
+    let device = bench.device;
+    let activations = device.policy().activations;
     for (count, len) in [(1, 1), (32, 1), (1, 4096)] {
         let rows = (count * len) as usize;
         let op = CausalConv1d {
@@ -105,31 +109,38 @@ fn convolutions(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
             activation: Activation::Silu,
             state: data.values(count as usize * CONV, 3, Fill::Normal(1.0))?,
             segments: data.segments(count, len, 100)?,
-            out: output(cuda, rows, CONV, DType::BF16)?,
+            out: output(device, rows, CONV, activations)?,
         };
-        let floor = Floor::Bytes((rows * CONV * 4 + count as usize * CONV * 24) as f64);
-        bench.row("causal_conv1d", format!("{count} x {len}"), floor, &op.out, &mut |_| {
-            cuda.causal_conv1d(&op)
-        })?;
+        let floor = Floor::Bytes(
+            (2 * rows * CONV * activations.bytes() + count as usize * CONV * 24) as f64,
+        );
+        bench
+            .row("causal_conv1d", format!("{count} x {len}"), floor, &op.out, &mut |_| {
+                device.causal_conv1d(&op)
+            })
+            .await?;
     }
     Ok(())
 }
 
-fn norms(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
-    let cuda = bench.cuda;
+async fn norms<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Result<()> {
+    let device = bench.device;
+    let activations = device.policy().activations;
     for rows in [1, 4096] {
         let op = RmsNorm {
             x: data.values(rows, HIDDEN, Fill::Normal(1.0))?,
             weight: data.values(1, HIDDEN, Fill::NearOne(0.1))?,
             groups: 1,
             eps: 1e-5,
-            out: output(cuda, rows, HIDDEN, DType::BF16)?,
+            out: output(device, rows, HIDDEN, activations)?,
         };
-        let floor = Floor::Bytes((rows * HIDDEN * 6) as f64);
+        let floor = Floor::Bytes((rows * HIDDEN * (4 + activations.bytes())) as f64);
         if bench.wants("rms_norm") {
-            bench.row("rms_norm", format!("{rows} rows"), floor, &op.out, &mut |_| {
-                cuda.rms_norm(&op)
-            })?;
+            bench
+                .row("rms_norm", format!("{rows} rows"), floor, &op.out, &mut |_| {
+                    device.rms_norm(&op)
+                })
+                .await?;
         }
         let op = GatedRmsNorm {
             y: data.activation(rows, INNER)?,
@@ -138,23 +149,26 @@ fn norms(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
             groups: GROUPS,
             eps: 1e-5,
             order: GateOrder::GateThenNorm,
-            out: output(cuda, rows, INNER, DType::BF16)?,
+            out: output(device, rows, INNER, activations)?,
         };
-        let floor = Floor::Bytes((rows * INNER * 6) as f64);
+        let floor = Floor::Bytes((3 * rows * INNER * activations.bytes()) as f64);
         if bench.wants("gated_rms_norm") {
-            bench.row("gated_rms_norm", format!("{rows} rows"), floor, &op.out, &mut |_| {
-                cuda.gated_rms_norm(&op)
-            })?;
+            bench
+                .row("gated_rms_norm", format!("{rows} rows"), floor, &op.out, &mut |_| {
+                    device.gated_rms_norm(&op)
+                })
+                .await?;
         }
     }
     Ok(())
 }
 
-fn products(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+async fn products<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Result<()> {
     if !bench.wants("matmul") {
         return Ok(());
     }
-    let cuda = bench.cuda;
+    let device = bench.device;
+    let activations = device.policy().activations;
     let shapes = [
         ("in_proj", IN_PROJ, HIDDEN),
         ("out_proj", HIDDEN, INNER),
@@ -167,44 +181,41 @@ fn products(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
             }
             let weight_bytes =
                 format.data_bytes(outputs, inputs) + format.scale_bytes(outputs, inputs);
-            let weights: Vec<_> = (0..sets(weight_bytes))
-                .map(|_| data.weight(1, outputs, inputs, format))
-                .collect::<Result<_>>()?;
+            let mut weights = Vec::new();
+            for _ in 0..sets(weight_bytes) {
+                weights.push(data.weight(1, outputs, inputs, format).await?);
+            }
             let counts: &[usize] =
                 if name == "lm_head" { &[1, 32] } else { &[1, 8, 16, 32, 64, 256, 4096] };
             for &rows in counts {
                 let x = data.activation(rows, inputs)?;
-                let out = output(cuda, rows, outputs, DType::BF16)?;
-                let bytes = (weight_bytes + rows * (inputs + outputs) * 2) as f64;
+                let out = output(device, rows, outputs, activations)?;
+                let bytes = (weight_bytes + rows * (inputs + outputs) * activations.bytes()) as f64;
                 let operations = 2.0 * rows as f64 * outputs as f64 * inputs as f64;
                 let floor =
                     if rows > 256 { Floor::Operations(operations) } else { Floor::Bytes(bytes) };
-                bench.row(
-                    "matmul",
-                    format!("{format} {name} {rows} rows"),
-                    floor,
-                    &out,
-                    &mut |i| {
-                        cuda.matmul(&Matmul {
+                bench
+                    .row("matmul", format!("{format} {name} {rows} rows"), floor, &out, &mut |i| {
+                        device.matmul(&Matmul {
                             x: x.clone(),
                             weight: &weights[i % weights.len()],
                             bias: None,
                             store: Store::Replace,
                             out: out.clone(),
                         })
-                    },
-                )?;
+                    })
+                    .await?;
             }
         }
     }
     Ok(())
 }
 
-fn routers(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+async fn routers<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Result<()> {
     if !bench.wants("moe_route") {
         return Ok(());
     }
-    let cuda = bench.cuda;
+    let device = bench.device;
     for rows in [1, 4096] {
         let op = MoeRoute {
             logits: data.values(rows, EXPERTS, Fill::Normal(1.0))?,
@@ -217,40 +228,43 @@ fn routers(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
                 normalise: Some(1e-20),
                 scale: 2.5,
             },
-            ids: output(cuda, rows, TOP_K, DType::U32)?,
-            weights: output(cuda, rows, TOP_K, DType::F32)?,
+            ids: output(device, rows, TOP_K, DType::U32)?,
+            weights: output(device, rows, TOP_K, DType::F32)?,
         };
         let floor = Floor::Bytes((rows * (EXPERTS * 4 + TOP_K * 8)) as f64);
-        bench.row("moe_route", format!("{rows} rows"), floor, &op.weights, &mut |_| {
-            cuda.moe_route(&op)
-        })?;
+        bench
+            .row("moe_route", format!("{rows} rows"), floor, &op.weights, &mut |_| {
+                device.moe_route(&op)
+            })
+            .await?;
     }
     Ok(())
 }
 
-fn experts(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+async fn experts<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Result<()> {
     if !bench.wants("moe_matmul") {
         return Ok(());
     }
-    let cuda = bench.cuda;
+    let device = bench.device;
+    let activations = device.policy().activations;
     let format = Format::Nvfp4;
-    let up = data.weight(EXPERTS, EXPERT, HIDDEN, format)?;
-    let down = data.weight(EXPERTS, HIDDEN, EXPERT, format)?;
+    let up = data.weight(EXPERTS, EXPERT, HIDDEN, format).await?;
+    let down = data.weight(EXPERTS, HIDDEN, EXPERT, format).await?;
     for rows in [1, 4, 16, 512, 4096] {
         let pairs = rows * TOP_K;
         let ids: Vec<_> = (0..8).map(|_| data.experts(rows, TOP_K, 128)).collect::<Result<_>>()?;
         let groups = ExpertGroups {
-            order: output(cuda, pairs, 1, DType::U32)?,
-            offsets: output(cuda, EXPERTS + 1, 1, DType::U32)?,
+            order: output(device, pairs, 1, DType::U32)?,
+            offsets: output(device, EXPERTS + 1, 1, DType::U32)?,
         };
-        let sorted = rows >= cuda.policy().group_experts_from;
+        let sorted = rows >= device.policy().group_experts_from;
         for (name, weight, input, activation) in [
             ("up", &up, ExpertInput::Row, Activation::Relu2),
             ("down", &down, ExpertInput::Pair, Activation::Identity),
         ] {
             let in_rows = if input == ExpertInput::Row { rows } else { pairs };
             let x = data.activation(in_rows, weight.cols)?;
-            let out = output(cuda, pairs, weight.rows, DType::BF16)?;
+            let out = output(device, pairs, weight.rows, activations)?;
             let one = format.data_bytes(weight.rows, weight.cols)
                 + format.scale_bytes(weight.rows, weight.cols);
             let hit =
@@ -262,50 +276,54 @@ fn experts(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
                 Floor::Bytes(hit * one as f64)
             };
             let row = format!("{format} {name} {rows} tokens");
-            bench.row("moe_matmul", row, floor, &out, &mut |i| {
-                let ids = ids[i % ids.len()].clone();
-                let groups = sorted.then(|| groups.clone());
-                if let Some(groups) = groups.clone() {
-                    cuda.moe_group(&MoeGroup { ids: ids.clone(), experts: EXPERTS, groups })?;
-                }
-                let (x, out) = (x.clone(), out.clone());
-                cuda.moe_matmul(&MoeMatmul { x, input, weight, ids, groups, activation, out })
-            })?;
+            bench
+                .row("moe_matmul", row, floor, &out, &mut |i| {
+                    let ids = ids[i % ids.len()].clone();
+                    let groups = sorted.then(|| groups.clone());
+                    if let Some(groups) = groups.clone() {
+                        device.moe_group(&MoeGroup {
+                            ids: ids.clone(),
+                            experts: EXPERTS,
+                            groups,
+                        })?;
+                    }
+                    let (x, out) = (x.clone(), out.clone());
+                    device.moe_matmul(&MoeMatmul { x, input, weight, ids, groups, activation, out })
+                })
+                .await?;
         }
     }
     Ok(())
 }
 
-fn attentions(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
+async fn attentions<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Result<()> {
     if !bench.wants("attention") {
         return Ok(());
     }
-    let cuda = bench.cuda;
+    let device = bench.device;
+    let activations = device.policy().activations;
     let (heads, kv_heads, head_dim) = (32, 2, 128);
     for (count, len, position) in [(1, 1, 4095), (1, 1, 32_767), (32, 1, 4095), (1, 4096, 0)] {
         let rows = (count * len) as usize;
         let context = (position + len) as usize;
         let cached = count as usize * context;
-        let bytes = cached * kv_heads * head_dim * 4;
+        let kv = device.policy().kv;
+        let bytes = 2 * cached * kv_heads * head_dim * kv.bytes();
         let caches: Vec<_> = (0..sets(bytes))
             .map(|_| {
-                let k = data.activation(cached, kv_heads * head_dim)?;
-                Ok(KvCache { k, v: data.activation(cached, kv_heads * head_dim)?, context })
+                let k = data.tensor(cached, kv_heads * head_dim, kv)?;
+                Ok(KvCache { k, v: data.tensor(cached, kv_heads * head_dim, kv)?, context })
             })
             .collect::<Result<_>>()?;
         let q = data.activation(rows, heads * head_dim)?;
-        let out = output(cuda, rows, heads * head_dim, DType::BF16)?;
+        let out = output(device, rows, heads * head_dim, activations)?;
         let segments = data.segments(count, len, position)?;
         let operations = 2.0 * f64::from(len) * f64::from(len) * (heads * head_dim) as f64;
         let floor =
             if len > 1 { Floor::Operations(operations) } else { Floor::Bytes(bytes as f64) };
-        bench.row(
-            "attention",
-            format!("{count} x {len} at {position}"),
-            floor,
-            &out,
-            &mut |i| {
-                cuda.attention(&Attention {
+        bench
+            .row("attention", format!("{count} x {len} at {position}"), floor, &out, &mut |i| {
+                device.attention(&Attention {
                     q: q.clone(),
                     cache: caches[i % caches.len()].clone(),
                     head_dim,
@@ -313,26 +331,29 @@ fn attentions(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
                     segments: segments.clone(),
                     out: out.clone(),
                 })
-            },
-        )?;
+            })
+            .await?;
     }
     Ok(())
 }
 
-fn tokens(bench: &mut Bench<'_>, data: &mut Data<'_>) -> Result<()> {
-    let cuda = bench.cuda;
+async fn tokens<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Result<()> {
+    let device = bench.device;
     let rows = 1;
     let x = data.values(rows, VOCABULARY, Fill::Normal(1.0))?;
     let floor = Floor::Bytes((rows * VOCABULARY * 4) as f64);
     if bench.wants("argmax") {
-        let op = Argmax { x: x.clone(), out: output(cuda, rows, 1, DType::U32)? };
-        bench.row("argmax", format!("{rows} rows"), floor, &op.out, &mut |_| cuda.argmax(&op))?;
+        let op = Argmax { x: x.clone(), out: output(device, rows, 1, DType::U32)? };
+        bench
+            .row("argmax", format!("{rows} rows"), floor, &op.out, &mut |_| device.argmax(&op))
+            .await?;
     }
     if bench.wants("top_k") {
-        let values = output(cuda, rows, 64, DType::F32)?;
-        let op = TopK { x, values: values.clone(), indices: output(cuda, rows, 64, DType::U32)? };
+        let values = output(device, rows, 64, DType::F32)?;
+        let op = TopK { x, values: values.clone(), indices: output(device, rows, 64, DType::U32)? };
         bench
-            .row("top_k", format!("{rows} rows, k 64"), floor, &values, &mut |_| cuda.top_k(&op))?;
+            .row("top_k", format!("{rows} rows, k 64"), floor, &values, &mut |_| device.top_k(&op))
+            .await?;
     }
     Ok(())
 }
