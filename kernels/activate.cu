@@ -4,6 +4,8 @@
 #include "common.cuh"
 
 extern "C" __global__ void activate(Window x, Window gate, u32 function, Window out, u64 count) {
+    release_next();
+    await_previous();
     u64 step = u64(gridDim.x) * blockDim.x;
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
         u64 row = i / x.cols;

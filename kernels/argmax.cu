@@ -6,6 +6,8 @@
 #include "common.cuh"
 
 extern "C" __global__ void argmax_parts(Window x, u64* partial) {
+    release_next();
+    await_previous();
     __shared__ u64 best[32];
     u32 width = (x.cols + gridDim.y - 1) / gridDim.y, first = blockIdx.y * width;
     u32 end = min(first + width, x.cols);
@@ -25,6 +27,8 @@ extern "C" __global__ void argmax_parts(Window x, u64* partial) {
 }
 
 extern "C" __global__ void argmax_rows(const u64* partial, u32 parts, Window out) {
+    release_next();
+    await_previous();
     u64 key = 0;
     for (u32 i = threadIdx.x; i < parts; i += 32) {
         u64 other = partial[u64(blockIdx.x) * parts + i];

@@ -48,6 +48,8 @@ extern "C" __global__ void attention_plain(Heads p) {
 
 template <int W>
 __device__ inline void decode(const Heads& p) {
+    release_next();
+    await_previous();
     constexpr int WARPS = 4, D = 64 * W, PITCH = D + 2;
     extern __shared__ float shared[];  // [WARPS][16][PITCH]
     u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32, row = blockIdx.x, d = p.head_dim;
@@ -159,6 +161,8 @@ __device__ inline void decode(const Heads& p) {
 constexpr u32 MAX_PARTS = 512;
 
 extern "C" __global__ void attention_combine(Heads p) {
+    release_next();
+    await_previous();
     __shared__ float factors[MAX_PARTS], scratch[32];
     u32 row = blockIdx.x, head = blockIdx.y, d = p.head_dim;
     if (p.places[row].slot == PADDING) return;

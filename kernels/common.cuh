@@ -91,6 +91,22 @@ __device__ inline float e2m1_f32(u32 code) {
     return bits_f32((code & 8) << 28 | (code & 7) << 22) * 0x1p126f;
 }
 
+// ---- launches that overlap: a kernel may fetch what no kernel of the step writes before it waits for the ones before it
+
+// Lets the next kernel start once every block of this one has.
+__device__ inline void release_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Waits until the kernels before this one are done and their results are visible.
+__device__ inline void await_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // ---- operands
 
 __device__ inline float load(const Window& w, u64 row, u32 col) {

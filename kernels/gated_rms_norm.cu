@@ -6,6 +6,8 @@
 
 extern "C" __global__ void gated_rms_norm(Window y, Window z, const float* weight, u32 groups, float eps,
                                           u32 gate_first, Window out) {
+    release_next();
+    await_previous();
     __shared__ float scratch[32];
     u32 row = blockIdx.x / groups, width = y.cols / groups, first = blockIdx.x % groups * width;
     float sum = 0.0f;

@@ -6,6 +6,8 @@
 
 extern "C" __global__ void kv_append(Window k, Window v, Window cache_k, Window cache_v, u32 context,
                                      const RowPlace* places) {
+    release_next();
+    await_previous();
     RowPlace place = places[blockIdx.x];
     if (place.slot == PADDING) return;
     u64 row = u64(place.slot) * context + place.position;

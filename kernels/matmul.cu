@@ -3,7 +3,8 @@
 // x [rows, inputs], weight [outputs, inputs] of any format, bias [outputs] f32 or null, out [rows, outputs].
 //
 // matmul_plain: any dtypes and formats; one warp computes one output for up to 4 rows, lanes over the columns.
-// matmul_vec: bf16 x, few rows; one block computes 16 outputs by 8 * NT rows (common_mma.cuh).
+// matmul_vec_FORMAT: bf16 x, more rows than matmul_vec.cu takes; one block computes 16 outputs by 8 * NT rows
+// (common_mma.cuh).
 // matmul_tile: bf16 x, many rows; one block computes 128 outputs by ROWS rows.
 // The latter two take BF16, FP8 and NVFP4 with whole 16-byte pieces in a row.
 #include "common_mma.cuh"
@@ -71,8 +72,6 @@ __device__ inline void tile(const Window& x, const Bank& w, const float* bias, c
         tile<Tile<FORMAT, MT, NT, WM, WN>, FORMAT, MT, NT>(x, w, bias, how, out, rows);                     \
     }
 #define FORMS(NAME, FORMAT)              \
-    VEC(NAME, FORMAT, 1)                 \
-    VEC(NAME, FORMAT, 2)                 \
     VEC(NAME, FORMAT, 4)                 \
     TILE(NAME, FORMAT, 2, 8, 4, 1, 64)   \
     TILE(NAME, FORMAT, 4, 8, 2, 2, 128)

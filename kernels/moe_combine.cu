@@ -5,6 +5,8 @@
 #include "common.cuh"
 
 extern "C" __global__ void moe_combine(Window x, Window weights, Store how, Window out) {
+    release_next();
+    await_previous();
     u32 row = blockIdx.x, top_k = weights.cols;
     u32 col = blockIdx.y * blockDim.x + threadIdx.x;
     if (col >= out.cols) return;

@@ -62,6 +62,8 @@ __device__ inline void drop_groups(float* choice, float* worth, u32 experts, con
 
 extern "C" __global__ void moe_route(Window logits, const float* bias, Rule rule, Window ids, Window weights,
                                      u32 rows) {
+    release_next();
+    await_previous();
     extern __shared__ float memory[];
     u32 experts = logits.cols, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float* scores = memory + warp * (2 * experts + rule.groups);

@@ -5,6 +5,8 @@
 #include "common.cuh"
 
 extern "C" __global__ void rms_norm(Window x, const float* weight, u32 groups, float eps, Window out) {
+    release_next();
+    await_previous();
     __shared__ float scratch[32];
     u32 row = blockIdx.x / groups, width = x.cols / groups, first = blockIdx.x % groups * width;
     float sum = 0.0f;

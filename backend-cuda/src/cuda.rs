@@ -6,6 +6,7 @@ use crate::kernels::{Args, Kernels};
 use crate::memory::{ALIGNMENT, CudaBuffer, Pool};
 use crate::staging::{SLOT_BYTES, Staging};
 use crate::step::Recorded;
+use crate::switches::on;
 use crate::view::pointer;
 use cudarc::driver::{CudaEvent, sys};
 use std::cell::{Cell, Ref, RefCell, RefMut};
@@ -14,6 +15,7 @@ use std::rc::Rc;
 use whipsnake_core::backend::{Backend, Ledger, Memory, Policy, StepKey};
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::*;
+use whipsnake_core::step::Step;
 use whipsnake_core::tensor::{DType, Tensor};
 use whipsnake_core::weight::{StoredWeight, Weight};
 
@@ -44,7 +46,7 @@ impl Options {
             activations: self.activations,
             kv: self.kv,
             alignment: ALIGNMENT,
-            group_experts_from: 8,
+            group_experts_from: 16,
         }
     }
 }
@@ -158,7 +160,19 @@ impl Cuda {
         shape: Shape,
         args: &mut Args,
     ) -> Result<()> {
-        self.kernels.launch(file, name, shape, args)
+        self.kernels.launch(file, name, shape, args, false)
+    }
+
+    /// Queues a kernel that waits for the ones before it itself (`await_previous` of `kernels/common.cuh`): it may start
+    /// while they still run.
+    pub(crate) fn launch_early(
+        &self,
+        file: &'static str,
+        name: &str,
+        shape: Shape,
+        args: &mut Args,
+    ) -> Result<()> {
+        self.kernels.launch(file, name, shape, args, on("overlap"))
     }
 
     /// Blocks of `threads` for `items`, as many as fill the device a few times: kernels walk on from there.
@@ -267,5 +281,10 @@ impl Backend for Cuda {
         moe_group: MoeGroup<Self>, moe_matmul: MoeMatmul<'_, Self>, moe_combine: MoeCombine<Self>, add: Add<Self>,
         scale: Scale<Self>, select_rows: SelectRows<Self>, argmax: Argmax<Self>, top_k: TopK<Self>,
         copy_slot: CopySlot<Self>,
+    }
+
+    crate::ops::fused_encoders! {
+        norm_products: NormProducts<'_, Self>, gated_norm_matmul: GatedNormMatmul<'_, Self>, moe_up: MoeUp<'_, Self>,
+        moe_down: MoeDown<'_, Self>,
     }
 }

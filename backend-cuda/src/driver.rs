@@ -176,7 +176,7 @@ impl Driver {
         })
     }
 
-    /// Queues a kernel.
+    /// Queues a kernel. An `early` one may start before the kernels before it are done, and waits for them itself.
     ///
     /// # Safety
     /// The arguments are those of the kernel, in order, and what they point at outlives the work.
@@ -185,19 +185,41 @@ impl Driver {
         function: sys::CUfunction,
         shape: Shape,
         args: &mut [*mut c_void],
+        early: bool,
     ) -> std::result::Result<(), DriverError> {
         let [x, y, z] = shape.grid;
-        // SAFETY: the caller's contract.
-        unsafe {
-            result::launch_kernel(
-                function,
-                (x, y, z),
-                (shape.threads, 1, 1),
-                shape.shared,
-                self.stream.cu_stream(),
-                args,
-            )
+        if !early {
+            // SAFETY: the caller's contract.
+            return unsafe {
+                result::launch_kernel(
+                    function,
+                    (x, y, z),
+                    (shape.threads, 1, 1),
+                    shape.shared,
+                    self.stream.cu_stream(),
+                    args,
+                )
+            };
         }
+        let id =
+            sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        let value = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+        let mut attribute = sys::CUlaunchAttribute { id, pad: [0; 4], value };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: shape.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shape.shared,
+            hStream: self.stream.cu_stream(),
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        let no_extra = std::ptr::null_mut();
+        // SAFETY: the caller's contract; the configuration and its attribute live through the call.
+        unsafe { sys::cuLaunchKernelEx(&config, function, args.as_mut_ptr(), no_extra) }.result()
     }
 }
 

@@ -13,6 +13,7 @@ use whipsnake_core::error::{Error, Result};
 /// Replaces the include lines of the kernels: NVRTC gets one text.
 const COMMON: &str = include_str!("../../kernels/common.cuh");
 const COMMON_MMA: &str = include_str!("../../kernels/common_mma.cuh");
+const COMMON_VEC: &str = include_str!("../../kernels/common_vec.cuh");
 const COMMON_ATTENTION: &str = include_str!("../../kernels/common_attention.cuh");
 
 macro_rules! sources {
@@ -31,19 +32,26 @@ pub const SOURCES: &[(&str, &str)] = sources![
     "causal_conv1d",
     "copy_slot",
     "embed",
+    "gated_norm_matmul",
     "gated_rms_norm",
     "kv_append",
     "common_load",
     "matmul",
+    "matmul_vec",
     "moe_combine",
+    "moe_down",
     "moe_group",
     "moe_matmul",
+    "moe_matmul_vec",
     "moe_route",
+    "moe_up",
+    "norm_products",
     "rms_norm",
     "rope",
     "scale",
     "select_rows",
     "ssm_scan",
+    "ssm_scan_step",
     "top_k",
 ];
 
@@ -52,6 +60,7 @@ pub fn expand(source: &str) -> String {
     // Outer helpers first: each brings in those that it includes itself.
     source
         .replace("#include \"common_attention.cuh\"", COMMON_ATTENTION)
+        .replace("#include \"common_vec.cuh\"", COMMON_VEC)
         .replace("#include \"common_mma.cuh\"", COMMON_MMA)
         .replace("#include \"common.cuh\"", COMMON)
 }
@@ -103,6 +112,8 @@ pub(crate) struct Kernels {
     driver: Rc<Driver>,
     compiler: Compiler,
     architecture: String,
+    /// Whether the device can start a kernel before the ones before it are done.
+    overlaps: bool,
     modules: RefCell<HashMap<&'static str, sys::CUmodule>>,
     functions: RefCell<HashMap<String, Function>>,
 }
@@ -114,18 +125,20 @@ impl Kernels {
             driver,
             compiler,
             architecture,
+            overlaps: capability >= (9, 0),
             modules: RefCell::default(),
             functions: RefCell::default(),
         }
     }
 
-    /// Queues kernel `name` of file `file`.
+    /// Queues kernel `name` of file `file`; `early` as in [`Driver::launch`].
     pub fn launch(
         &self,
         file: &'static str,
         name: &str,
         shape: Shape,
         args: &mut Args,
+        early: bool,
     ) -> Result<()> {
         if shape.grid.contains(&0) {
             return Ok(());
@@ -144,7 +157,16 @@ impl Kernels {
         }
         // SAFETY: each op's host function passes the arguments of its kernel; operands were checked by the step and
         // are freed in stream order, after the kernel.
-        let launched = unsafe { self.driver.launch(function.raw, shape, &mut args.pointers()) };
+        let launched = unsafe {
+            {
+                self.driver.launch(
+                    function.raw,
+                    shape,
+                    &mut args.pointers(),
+                    early && self.overlaps,
+                )
+            }
+        };
         checked(
             &format!("launching {name} on a grid of {:?} by {} threads", shape.grid, shape.threads),
             launched,

@@ -16,6 +16,7 @@ mod ops;
 pub mod probe;
 mod staging;
 mod step;
+mod switches;
 mod view;
 mod weight;
 

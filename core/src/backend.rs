@@ -216,4 +216,40 @@ pub trait Backend: Sized + 'static {
     fn norm_matmul(&self, step: &Step<'_, Self>, op: &NormMatmul<'_, Self>) -> Result<()> {
         op.unfused(step)
     }
+
+    /// Encodes [`NormProducts`], as [`Backend::norm_matmul`].
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    fn norm_products(&self, step: &Step<'_, Self>, op: &NormProducts<'_, Self>) -> Result<()> {
+        op.unfused(step)
+    }
+
+    /// Encodes [`GatedNormMatmul`], as [`Backend::norm_matmul`].
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    fn gated_norm_matmul(
+        &self,
+        step: &Step<'_, Self>,
+        op: &GatedNormMatmul<'_, Self>,
+    ) -> Result<()> {
+        op.unfused(step)
+    }
+
+    /// Encodes [`MoeUp`], as [`Backend::norm_matmul`].
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    fn moe_up(&self, step: &Step<'_, Self>, op: &MoeUp<'_, Self>) -> Result<()> {
+        op.unfused(step)
+    }
+
+    /// Encodes [`MoeDown`], as [`Backend::norm_matmul`].
+    ///
+    /// # Errors
+    /// Those of the ops it is made of.
+    fn moe_down(&self, step: &Step<'_, Self>, op: &MoeDown<'_, Self>) -> Result<()> {
+        op.unfused(step)
+    }
 }

@@ -13,5 +13,5 @@ pub(crate) fn activate(cuda: &Cuda, op: &Activate<Cuda>) -> Result<()> {
     let mut args = Args::new();
     args.push(window(&op.x)).push(op.gate.as_ref().map_or(Window::zeroed(), window));
     args.push(function(op.function)).push(window(&op.out)).push(count);
-    cuda.launch("activate", "activate", walk(cuda, count), &mut args)
+    cuda.launch_early("activate", "activate", walk(cuda, count), &mut args)
 }

@@ -18,8 +18,8 @@ pub(crate) fn argmax(cuda: &Cuda, op: &Argmax<Cuda>) -> Result<()> {
     let mut args = Args::new();
     args.push(window(&op.x)).push(partial);
     let shape = Shape { grid: [narrow(rows), narrow(parts), 1], threads: 256, shared: 0 };
-    cuda.launch("argmax", "argmax_parts", shape, &mut args)?;
+    cuda.launch_early("argmax", "argmax_parts", shape, &mut args)?;
     let mut args = Args::new();
     args.push(partial).push(narrow(parts)).push(window(&op.out));
-    cuda.launch("argmax", "argmax_rows", line(rows, 32), &mut args)
+    cuda.launch_early("argmax", "argmax_rows", line(rows, 32), &mut args)
 }

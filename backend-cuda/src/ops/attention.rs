@@ -106,9 +106,9 @@ fn decode(cuda: &Cuda, op: &Attention<Cuda>, mut heads: Heads, blocks: usize) ->
     let shared = narrow(4 * PRODUCT_ROWS * (64 * blocks + 2) * 4);
     let grid = [heads.rows, narrow(products), heads.parts];
     let shape = Shape { grid, threads: THREADS, shared };
-    cuda.launch("attention", &format!("attention_decode_{blocks}"), shape, &mut one(heads))?;
+    cuda.launch_early("attention", &format!("attention_decode_{blocks}"), shape, &mut one(heads))?;
     let grid = [heads.rows, heads.heads, 1];
-    cuda.launch(
+    cuda.launch_early(
         "attention",
         "attention_combine",
         Shape { grid, threads: THREADS, shared: 0 },

@@ -17,5 +17,5 @@ pub(crate) fn gated_rms_norm(cuda: &Cuda, op: &GatedRmsNorm<Cuda>) -> Result<()>
         .push(op.eps);
     args.push(u32::from(op.order == GateOrder::GateThenNorm)).push(window(&op.out));
     let shape = line(rows * op.groups, warps_for(cols / op.groups));
-    cuda.launch("gated_rms_norm", "gated_rms_norm", shape, &mut args)
+    cuda.launch_early("gated_rms_norm", "gated_rms_norm", shape, &mut args)
 }

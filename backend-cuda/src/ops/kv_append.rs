@@ -14,5 +14,5 @@ pub(crate) fn kv_append(cuda: &Cuda, op: &KvAppend<Cuda>) -> Result<()> {
         .push(window(&op.cache.k))
         .push(window(&op.cache.v));
     args.push(narrow(op.cache.context)).push(pointer(&op.segments.places));
-    cuda.launch("kv_append", "kv_append", line(op.k.rows(), THREADS), &mut args)
+    cuda.launch_early("kv_append", "kv_append", line(op.k.rows(), THREADS), &mut args)
 }

@@ -1,10 +1,13 @@
 //! Linear layers: tensor cores for bf16 activations, the plain form for everything else.
 
-use super::{GRID_Y, StoreArg};
+use super::common_vec::{deal, tiles};
+use super::{GRID_Y, StoreArg, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::kernels::Args;
-use crate::view::{bank, in_pieces, narrow, optional, window};
+use crate::switches::on;
+use crate::view::{Bank, Window, bank, in_pieces, narrow, optional, window};
+use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::Matmul;
 use whipsnake_core::tensor::{DType, Tensor};
@@ -53,6 +56,43 @@ pub(super) fn vec_warps(inputs: usize, columns: usize) -> u32 {
     narrow(turns.div_ceil(turns.div_ceil(MAX_WARPS)))
 }
 
+/// Twin of `Vec` in `kernels/matmul_vec.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Vec {
+    x: Window,
+    weight: Bank,
+    bias: u64,
+    how: StoreArg,
+    out: Window,
+    rows: u32,
+    groups: u32,
+    splits: u32,
+    unused: u32,
+}
+
+/// Runs the form for few rows, where it takes the operands.
+fn few_rows(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
+    let rows = op.out.rows();
+    let (Some(deal), true) = (deal(cuda, &op.x, op.weight), on("matmul_vec")) else {
+        return Ok(false);
+    };
+    let vec = Vec {
+        x: window(&op.x),
+        weight: bank(op.weight),
+        bias: optional(op.bias.as_ref()),
+        how: StoreArg::from(op.store),
+        out: window(&op.out),
+        rows: narrow(rows),
+        groups: deal.groups,
+        splits: deal.splits,
+        unused: 0,
+    };
+    let shape = deal.shape(cuda);
+    cuda.launch_early("matmul_vec", &format!("matmul_vec_{}", tiles(rows)), shape, &mut one(vec))?;
+    Ok(true)
+}
+
 pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
     let [rows, outputs] = op.out.shape();
     let mut args = Args::new();
@@ -61,6 +101,9 @@ pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
         .push(optional(op.bias.as_ref()))
         .push(StoreArg::from(op.store));
     args.push(window(&op.out)).push(narrow(rows));
+    if few_rows(cuda, op)? {
+        return Ok(());
+    }
     let Some((format, columns)) = tensor_core(cuda, &op.x, op.weight) else {
         let down = rows.div_ceil(PLAIN_ROWS).min(GRID_Y);
         let grid = [narrow(outputs.div_ceil(8)), narrow(down), 1];
@@ -74,7 +117,7 @@ pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
     let blocks = |tile: usize| outputs.div_ceil(TILE_OUTPUTS) * rows.div_ceil(tile);
     // Where tiles leave most of the device idle, the second pass over the weight comes from the cache.
     if rows <= VEC_ROWS || (rows <= 2 * VEC_ROWS && blocks(64) < cuda.multiprocessors() / 2) {
-        let tiles = rows.min(VEC_ROWS).div_ceil(8).next_power_of_two();
+        let tiles = VEC_ROWS / 8;
         let warps = vec_warps(op.weight.cols, columns);
         let grid = [narrow(outputs.div_ceil(VEC_OUTPUTS)), narrow(rows.div_ceil(8 * tiles)), 1];
         let shape = Shape { grid, threads: 32 * warps, shared: warps * narrow(tiles) * 512 };

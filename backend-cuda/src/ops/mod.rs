@@ -5,15 +5,20 @@ mod add;
 mod argmax;
 mod attention;
 mod causal_conv1d;
+mod common_vec;
 mod copy_slot;
 mod embed;
+mod gated_norm_matmul;
 mod gated_rms_norm;
 mod kv_append;
 mod matmul;
 mod moe_combine;
+mod moe_down;
 mod moe_group;
 mod moe_matmul;
 mod moe_route;
+mod moe_up;
+mod norm_products;
 mod rms_norm;
 mod rope;
 mod scale;
@@ -28,13 +33,17 @@ pub(crate) use attention::attention;
 pub(crate) use causal_conv1d::causal_conv1d;
 pub(crate) use copy_slot::copy_slot;
 pub(crate) use embed::embed;
+pub(crate) use gated_norm_matmul::gated_norm_matmul;
 pub(crate) use gated_rms_norm::gated_rms_norm;
 pub(crate) use kv_append::kv_append;
 pub(crate) use matmul::matmul;
 pub(crate) use moe_combine::moe_combine;
+pub(crate) use moe_down::moe_down;
 pub(crate) use moe_group::moe_group;
 pub(crate) use moe_matmul::moe_matmul;
 pub(crate) use moe_route::moe_route;
+pub(crate) use moe_up::moe_up;
+pub(crate) use norm_products::norm_products;
 pub(crate) use rms_norm::rms_norm;
 pub(crate) use rope::rope;
 pub(crate) use scale::scale;
@@ -60,6 +69,22 @@ macro_rules! encoders {
     };
 }
 pub(crate) use encoders;
+
+/// The same for fused ops: each runs as one where its function takes it, else as its primitive ops.
+macro_rules! fused_encoders {
+    ($($name:ident: $op:ty),* $(,)?) => {
+        $(fn $name(&self, step: &Step<'_, Self>, op: &$op) -> Result<()> {
+            if self.tuned()
+                && $crate::switches::on(stringify!($name))
+                && $crate::ops::$name(self, step, op)?
+            {
+                return Ok(());
+            }
+            whipsnake_core::step::FusedOp::unfused(op, step)
+        })*
+    };
+}
+pub(crate) use fused_encoders;
 
 /// Threads of a block where nothing else asks for a number.
 const THREADS: u32 = 256;

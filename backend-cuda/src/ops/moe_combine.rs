@@ -16,7 +16,7 @@ pub(crate) fn moe_combine(cuda: &Cuda, op: &MoeCombine<Cuda>) -> Result<()> {
         .push(StoreArg::from(op.store))
         .push(window(&op.out));
     let grid = [narrow(rows), narrow(cols).div_ceil(THREADS), 1];
-    cuda.launch(
+    cuda.launch_early(
         "moe_combine",
         "moe_combine",
         Shape { grid, threads: THREADS, shared: 0 },

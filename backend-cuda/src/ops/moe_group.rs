@@ -15,5 +15,5 @@ pub(crate) fn moe_group(cuda: &Cuda, op: &MoeGroup<Cuda>) -> Result<()> {
         .push(narrow(pairs))
         .push(pointer(&op.groups.order))
         .push(pointer(&op.groups.offsets));
-    cuda.launch("moe_group", "moe_group", line(op.experts, threads), &mut args)
+    cuda.launch_early("moe_group", "moe_group", line(op.experts, threads), &mut args)
 }

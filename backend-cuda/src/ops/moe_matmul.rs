@@ -1,9 +1,11 @@
 //! Products with the chosen experts: by pair for few rows, by expert for rows sorted by `moe_group`.
 
+use super::common_vec::{Deal, THREADS};
 use super::matmul::{tensor_core, tile_shared, vec_warps};
 use super::{GRID_Y, function, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
+use crate::switches::on;
 use crate::view::{Bank, Window, bank, narrow, pointer, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
@@ -34,9 +36,63 @@ fn tile_rows(pairs: usize, experts: usize) -> usize {
     }
 }
 
+/// Twin of `Few` in `kernels/moe_matmul_vec.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Few {
+    x: Window,
+    weight: Bank,
+    order: u64,
+    offsets: u64,
+    out: Window,
+    by_pair: u32,
+    top_k: u32,
+    function: u32,
+    groups: u32,
+    splits: u32,
+    unused: u32,
+}
+
+/// Pairs of an expert in one pass over its weight: `ROWS` of `kernels/moe_matmul_vec.cu`.
+const FEW: usize = 8;
+
+/// Blocks of an expert: enough for the device when most experts are idle, and even ends when none is.
+const BLOCKS: u32 = 12;
+
+/// Runs the form for sorted pairs that are few for each expert, where it takes the operands.
+fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
+    let experts = op.weight.experts;
+    let few = op.out.rows() <= FEW / 2 * experts && experts <= GRID_Y;
+    let deal = tensor_core(cuda, &op.x, op.weight)
+        .and_then(|(_, columns)| Deal::new(FEW, op.weight.rows, op.weight.cols, columns));
+    let (Some(groups), Some(deal), true) = (&op.groups, deal, few && on("moe_matmul_vec")) else {
+        return Ok(false);
+    };
+    let few = Few {
+        x: window(&op.x),
+        weight: bank(op.weight),
+        order: pointer(&groups.order),
+        offsets: pointer(&groups.offsets),
+        out: window(&op.out),
+        by_pair: u32::from(op.input == ExpertInput::Pair),
+        top_k: narrow(op.ids.cols()),
+        function: function(op.activation),
+        groups: deal.groups,
+        splits: deal.splits,
+        unused: 0,
+    };
+    let grid = [BLOCKS.min(deal.groups), narrow(experts), 1];
+    let shape = Shape { grid, threads: THREADS, shared: deal.shared };
+    cuda.launch_early("moe_matmul_vec", "moe_matmul_vec", shape, &mut one(few))?;
+    Ok(true)
+}
+
 pub(crate) fn moe_matmul(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<()> {
     let [pairs, outputs] = op.out.shape();
     let groups = op.groups.as_ref();
+    if few_pairs(cuda, op)? {
+        return Ok(());
+    }
     let mut args = one(Moe {
         x: window(&op.x),
         weight: bank(op.weight),

@@ -7,12 +7,12 @@ use crate::kernels::Args;
 use crate::view::{narrow, optional, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
-use whipsnake_core::ops::{MoeRoute, Score};
+use whipsnake_core::ops::{MoeRoute, RouteRule, Score};
 
 /// Twin of `Rule` in `kernels/moe_route.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct Rule {
+pub(super) struct Rule {
     score: u32,
     top_k: u32,
     groups: u32,
@@ -25,21 +25,26 @@ struct Rule {
 /// Shared memory that every block may ask for.
 const SHARED: usize = 48 << 10;
 
-pub(crate) fn moe_route(cuda: &Cuda, op: &MoeRoute<Cuda>) -> Result<()> {
-    let [rows, experts] = op.logits.shape();
-    let rule = Rule {
-        score: match op.rule.score {
+/// The rule as the kernels read it.
+pub(super) fn rule(rule: &RouteRule) -> Rule {
+    Rule {
+        score: match rule.score {
             Score::Sigmoid => 0,
             Score::SoftmaxBeforeChoice => 1,
             Score::SoftmaxAfterChoice => 2,
         },
-        top_k: narrow(op.rule.top_k),
-        groups: narrow(op.rule.groups),
-        top_groups: narrow(op.rule.top_groups),
-        normalise: u32::from(op.rule.normalise.is_some()),
-        eps: op.rule.normalise.unwrap_or(0.0),
-        scale: op.rule.scale,
-    };
+        top_k: narrow(rule.top_k),
+        groups: narrow(rule.groups),
+        top_groups: narrow(rule.top_groups),
+        normalise: u32::from(rule.normalise.is_some()),
+        eps: rule.normalise.unwrap_or(0.0),
+        scale: rule.scale,
+    }
+}
+
+pub(crate) fn moe_route(cuda: &Cuda, op: &MoeRoute<Cuda>) -> Result<()> {
+    let [rows, experts] = op.logits.shape();
+    let rule = rule(&op.rule);
     let warp_bytes = 4 * (2 * experts + op.rule.groups);
     let warps = (SHARED / warp_bytes).clamp(1, 4).min(rows.max(1));
     let mut args = Args::new();
@@ -49,5 +54,5 @@ pub(crate) fn moe_route(cuda: &Cuda, op: &MoeRoute<Cuda>) -> Result<()> {
         shared: narrow(warps * warp_bytes),
         ..line(rows.div_ceil(warps), 32 * narrow(warps))
     };
-    cuda.launch("moe_route", "moe_route", shape, &mut args)
+    cuda.launch_early("moe_route", "moe_route", shape, &mut args)
 }

@@ -15,7 +15,7 @@ pub(crate) fn rms_norm(cuda: &Cuda, op: &RmsNorm<Cuda>) -> Result<()> {
         .push(narrow(op.groups))
         .push(op.eps)
         .push(window(&op.out));
-    cuda.launch(
+    cuda.launch_early(
         "rms_norm",
         "rms_norm",
         line(rows * op.groups, warps_for(cols / op.groups)),

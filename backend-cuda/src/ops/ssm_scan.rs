@@ -3,7 +3,8 @@
 use super::{one, one_dtype};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
-use crate::view::{Window, narrow, pointer, window};
+use crate::switches::on;
+use crate::view::{Window, in_pieces, narrow, pointer, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::SsmScan;
@@ -67,6 +68,18 @@ impl Form {
     }
 }
 
+/// Rows of a head that a block of the form for one token holds: 8 * `ROWS` of `kernels/ssm_scan_step.cu`.
+const STEP_ROWS: u32 = 32;
+
+/// Pieces of 128 elements of a row of state, where every segment is one token and rows are whole 16-byte pieces.
+fn one_token(cuda: &Cuda, op: &SsmScan<Cuda>) -> Option<usize> {
+    let fits = op.segments.shape.longest == 1
+        && (33..=256).contains(&op.state_size)
+        && op.state_size.is_multiple_of(4)
+        && in_pieces(&op.state);
+    (cuda.tuned() && fits && on("ssm_scan_step")).then(|| op.state_size.div_ceil(128))
+}
+
 pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
     let dtype = one_dtype("ssm_scan", &[&op.x, &op.b, &op.c, &op.dt, &op.out])?;
     let form = Form::holding(narrow(op.state_size), op.segments.shape.longest);
@@ -88,6 +101,13 @@ pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
         low: op.dt_limit[0],
         high: op.dt_limit[1],
     };
+    if let Some(pieces) = one_token(cuda, op) {
+        let tiles = narrow(op.head_dim).div_ceil(STEP_ROWS);
+        let grid = [heads * tiles, narrow(op.segments.shape.segments), 1];
+        let shape = Shape { grid, threads: 256, shared: 0 };
+        let name = format!("ssm_scan_step_{dtype}_{pieces}");
+        return cuda.launch_early("ssm_scan_step", &name, shape, &mut one(Scan { tiles, ..scan }));
+    }
     let Form { lanes, elements, rows, tokens } = form;
     let name = format!("ssm_scan_{dtype}_{lanes}_{elements}_{rows}_{tokens}");
     let grid = [heads * tiles, narrow(op.segments.shape.segments), 1];

@@ -3,9 +3,7 @@
 use super::scratch::Scratch;
 use super::spec::{Mamba2Spec, ModelSpec};
 use super::state::{MixerState, State};
-use super::weights::{
-    AttentionLayer, Block, Latent, Linear, Mamba2, Mixer, Mlp, Moe, Norm, Weights,
-};
+use super::weights::{AttentionLayer, Block, Linear, Mamba2, Mixer, Mlp, Norm, Weights};
 use crate::backend::Backend;
 use crate::batch::Segments;
 use crate::error::Result;
@@ -66,8 +64,9 @@ impl<B: Backend> Forward<'_, B> {
         let logits = self.scratch.get("out.logits", count, spec.vocabulary);
         let stream = self.rows("stream", spec.hidden);
         self.step.run(&SelectRows { x: stream, indices, out: chosen.clone() })?;
-        self.norm(&weights.final_norm, &chosen, &normed)?;
-        self.matmul(&normed, &weights.head, None, Store::Replace, &logits)?;
+        let lead =
+            Lead { norm: &weights.final_norm, stream: &chosen, normed, first: true, keep: false };
+        self.after_norm(&lead, vec![lead.product(&weights.head, None, &logits)], None)?;
         if spec.logit_scale != 1.0 {
             self.step.run(&Scale { x: logits.clone(), factor: spec.logit_scale })?;
         }
@@ -75,7 +74,7 @@ impl<B: Backend> Forward<'_, B> {
     }
 
     /// A dense activation with a row for each row of the step.
-    fn rows(&self, name: &str, cols: usize) -> Tensor<B> {
+    pub(super) fn rows(&self, name: &str, cols: usize) -> Tensor<B> {
         self.scratch.get(name, self.segments.shape.rows, cols)
     }
 
@@ -85,78 +84,78 @@ impl<B: Backend> Forward<'_, B> {
         states: &mut impl Iterator<Item = &'s MixerState<B>>,
         stream: &Tensor<B>,
     ) -> Result<()> {
-        let normed = self.rows("normed", stream.cols());
-        self.norm(&block.norm, stream, &normed)?;
         let store = Store::Accumulate { scale: block.scale };
-        for mixer in &block.mixers {
-            let state = states.next();
-            match (mixer, state) {
+        for (index, mixer) in block.mixers.iter().enumerate() {
+            let lead = Lead {
+                norm: &block.norm,
+                stream,
+                normed: self.rows("normed", stream.cols()),
+                first: index == 0,
+                // Experts read the normed rows once they are chosen.
+                keep: block.mixers.len() > 1 || matches!(mixer, Mixer::Moe(_)),
+            };
+            match (mixer, states.next()) {
                 (Mixer::Mamba2(m), Some(MixerState::Mamba2 { conv, ssm })) => {
-                    self.mamba2(m, &normed, conv, ssm, store, stream)?;
+                    self.mamba2(m, &lead, conv, ssm, store)?;
                 }
                 (Mixer::Attention(a), Some(MixerState::Attention(cache))) => {
-                    self.attention(a, &normed, cache, store, stream)?;
+                    self.attention(a, &lead, cache, store)?;
                 }
-                (Mixer::Mlp(m), Some(MixerState::None)) => self.mlp(m, &normed, store, stream)?,
-                (Mixer::Moe(m), Some(MixerState::None)) => self.moe(m, &normed, store, stream)?,
+                (Mixer::Mlp(m), Some(MixerState::None)) => self.mlp(m, &lead, store)?,
+                (Mixer::Moe(m), Some(MixerState::None)) => self.moe(m, &lead, store)?,
                 _ => unreachable!("state is allocated from the same list of mixers"),
             }
         }
         Ok(())
     }
 
-    fn norm(&self, norm: &Norm<B>, x: &Tensor<B>, out: &Tensor<B>) -> Result<()> {
-        self.step.run(&RmsNorm {
-            x: x.clone(),
-            weight: norm.weight.clone(),
-            groups: 1,
-            eps: norm.eps,
-            out: out.clone(),
-        })
-    }
-
-    fn matmul(
+    /// The norm and what only waits for it; for a later mixer of a block the normed rows are there already.
+    pub(super) fn after_norm(
         &self,
-        x: &Tensor<B>,
-        weight: &Weight<B>,
-        bias: Option<&Tensor<B>>,
-        store: Store,
-        out: &Tensor<B>,
+        lead: &Lead<'_, B>,
+        products: Vec<Product<'_, B>>,
+        conv: Option<CausalConv1d<B>>,
     ) -> Result<()> {
-        self.step.run(&Matmul {
-            x: x.clone(),
-            weight,
-            bias: bias.cloned(),
-            store,
-            out: out.clone(),
-        })
+        if lead.first {
+            let norm = RmsNorm {
+                x: lead.stream.clone(),
+                weight: lead.norm.weight.clone(),
+                groups: 1,
+                eps: lead.norm.eps,
+                out: lead.normed.clone(),
+            };
+            return self.step.fused(&NormProducts { norm, keep: lead.keep, products, conv });
+        }
+        for Product { matmul, activate } in &products {
+            self.step.run(matmul)?;
+            activate.iter().try_for_each(|activate| self.step.run(activate))?;
+        }
+        conv.iter().try_for_each(|conv| self.step.run(conv))
     }
 
-    fn linear(
+    pub(super) fn linear(
         &self,
         linear: &Linear<B>,
         x: &Tensor<B>,
         store: Store,
         out: &Tensor<B>,
     ) -> Result<()> {
-        self.matmul(x, &linear.weight, linear.bias.as_ref(), store, out)
+        self.step.run(&product(x, &linear.weight, linear.bias.as_ref(), store, out))
     }
 
     fn mamba2(
         &self,
         m: &Mamba2<B>,
-        x: &Tensor<B>,
+        lead: &Lead<'_, B>,
         conv_state: &Tensor<B>,
         ssm_state: &Tensor<B>,
         store: Store,
-        stream: &Tensor<B>,
     ) -> Result<()> {
         let spec: &Mamba2Spec = &m.spec;
         let (inner, channels) = (spec.inner(), spec.conv_channels());
         let proj = self.rows("mamba2.proj", spec.projection());
-        self.linear(&m.in_proj, x, Store::Replace, &proj)?;
         let conv = self.rows("mamba2.conv", channels);
-        self.step.run(&CausalConv1d {
+        let convolution = CausalConv1d {
             x: proj.columns(inner, channels),
             weight: m.conv_weight.clone(),
             bias: m.conv_bias.clone(),
@@ -164,7 +163,8 @@ impl<B: Backend> Forward<'_, B> {
             state: conv_state.clone(),
             segments: self.segments.clone(),
             out: conv.clone(),
-        })?;
+        };
+        self.after_norm(lead, vec![lead.linear(&m.in_proj, &proj)], Some(convolution))?;
         let (scan, bc) = (self.rows("mamba2.scan", inner), spec.groups * spec.state_size);
         self.step.run(&SsmScan {
             x: conv.columns(0, inner),
@@ -180,7 +180,7 @@ impl<B: Backend> Forward<'_, B> {
             out: scan.clone(),
         })?;
         let gated = self.rows("mamba2.gated", inner);
-        self.step.run(&GatedRmsNorm {
+        let norm = GatedRmsNorm {
             y: scan,
             z: proj.columns(0, inner),
             weight: m.norm.weight.clone(),
@@ -188,17 +188,18 @@ impl<B: Backend> Forward<'_, B> {
             eps: m.norm.eps,
             order: spec.gate_order,
             out: gated.clone(),
-        })?;
-        self.linear(&m.out_proj, &gated, store, stream)
+        };
+        let matmul =
+            product(&gated, &m.out_proj.weight, m.out_proj.bias.as_ref(), store, lead.stream);
+        self.step.fused(&GatedNormMatmul { norm, matmul })
     }
 
     fn attention(
         &self,
         a: &AttentionLayer<B>,
-        x: &Tensor<B>,
+        lead: &Lead<'_, B>,
         cache: &KvCache<B>,
         store: Store,
-        stream: &Tensor<B>,
     ) -> Result<()> {
         let width = a.spec.heads * a.spec.head_dim;
         let q = self.rows("attention.q", width);
@@ -206,9 +207,8 @@ impl<B: Backend> Forward<'_, B> {
             self.rows("attention.k", a.spec.kv_width()),
             self.rows("attention.v", a.spec.kv_width()),
         );
-        for (linear, out) in [(&a.q, &q), (&a.k, &k), (&a.v, &v)] {
-            self.linear(linear, x, Store::Replace, out)?;
-        }
+        let products = [(&a.q, &q), (&a.k, &k), (&a.v, &v)];
+        self.after_norm(lead, products.map(|(linear, out)| lead.linear(linear, out)).into(), None)?;
         if let Some(inv_freq) = &a.inv_freq {
             for x in [&q, &k] {
                 self.step.run(&Rope {
@@ -230,129 +230,76 @@ impl<B: Backend> Forward<'_, B> {
             segments,
             out: out.clone(),
         })?;
-        self.linear(&a.o, &out, store, stream)
+        self.linear(&a.o, &out, store, lead.stream)
     }
 
-    fn mlp(&self, m: &Mlp<B>, x: &Tensor<B>, store: Store, stream: &Tensor<B>) -> Result<()> {
-        let up = self.rows("mlp.up", m.spec.width);
-        self.linear(&m.up, x, Store::Replace, &up)?;
-        let gate = match &m.gate {
-            Some(linear) => {
-                let gate = self.rows("mlp.gate", m.spec.width);
-                self.linear(linear, x, Store::Replace, &gate)?;
-                Some(gate)
-            }
-            None => None,
-        };
-        let active = self.rows("mlp.active", m.spec.width);
-        self.step.run(&Activate {
-            function: m.spec.activation,
-            x: up,
-            gate,
-            out: active.clone(),
-        })?;
-        self.linear(&m.down, &active, store, stream)
-    }
-
-    fn moe(&self, m: &Moe<B>, x: &Tensor<B>, store: Store, stream: &Tensor<B>) -> Result<()> {
-        let (ids, weights) = self.route(m, x)?;
-        match &m.latent {
-            None => self.experts(m, x, &ids, &weights, store, stream)?,
-            Some(Latent { into, out }) => {
-                let width = m.spec.expert_width();
-                let (latent, combined) =
-                    (self.rows("moe.latent", width), self.rows("moe.combined", width));
-                self.linear(into, x, Store::Replace, &latent)?;
-                self.experts(m, &latent, &ids, &weights, Store::Replace, &combined)?;
-                self.linear(out, &combined, store, stream)?;
-            }
-        }
-        match &m.shared {
-            Some(shared) => self.mlp(shared, x, store, stream),
-            None => Ok(()),
-        }
-    }
-
-    /// Chosen experts `[rows, top_k] u32` and their weights `[rows, top_k] f32`.
-    fn route(&self, m: &Moe<B>, x: &Tensor<B>) -> Result<(Tensor<B>, Tensor<B>)> {
-        let (rows, top_k) = (x.rows(), m.spec.rule.top_k);
-        let logits = self.scratch.get("moe.logits", rows, m.spec.experts);
-        self.matmul(x, &m.router, None, Store::Replace, &logits)?;
-        let ids = self.scratch.get("moe.ids", rows, top_k);
-        let weights = self.scratch.get("moe.weights", rows, top_k);
-        self.step.run(&MoeRoute {
-            logits,
-            bias: m.router_bias.clone(),
-            rule: m.spec.rule,
-            ids: ids.clone(),
-            weights: weights.clone(),
-        })?;
-        Ok((ids, weights))
-    }
-
-    fn experts(
+    /// A feed-forward layer's products of the normed rows, and what they leave in `mlp.active`.
+    pub(super) fn mlp_up<'w>(
         &self,
-        m: &Moe<B>,
-        x: &Tensor<B>,
-        ids: &Tensor<B>,
-        weights: &Tensor<B>,
-        store: Store,
-        out: &Tensor<B>,
-    ) -> Result<()> {
-        let (spec, pairs) = (&m.spec, ids.rows() * ids.cols());
-        let groups = self.groups(m, ids)?;
-        let run = |x: &Tensor<B>, input, weight: &Weight<B>, activation, out: &Tensor<B>| {
-            let (ids, groups) = (ids.clone(), groups.clone());
-            self.step.run(&MoeMatmul {
-                x: x.clone(),
-                input,
-                weight,
-                ids,
-                groups,
-                activation,
-                out: out.clone(),
-            })
+        m: &'w Mlp<B>,
+        lead: &Lead<'_, B>,
+    ) -> (Vec<Product<'w, B>>, Active<B>) {
+        let [up, gate, out] = ["mlp.up", "mlp.gate", "mlp.active"].map(|name| (name, m.spec.width));
+        let (up, out) = (self.rows(up.0, up.1), self.rows(out.0, out.1));
+        let mut first = lead.linear(&m.up, &up);
+        let function = m.spec.activation;
+        let Some(linear) = &m.gate else {
+            first.activate = Some(Activate { function, x: up, gate: None, out: out.clone() });
+            return (vec![first], Active { out, rest: None });
         };
-        let up = self.scratch.get("moe.up", pairs, spec.width);
-        let active = match &m.gate {
-            None => {
-                run(x, ExpertInput::Row, &m.up, spec.activation, &up)?;
-                up
-            }
-            Some(weight) => {
-                let gate = self.scratch.get("moe.gate", pairs, spec.width);
-                let active = self.scratch.get("moe.active", pairs, spec.width);
-                run(x, ExpertInput::Row, &m.up, Activation::Identity, &up)?;
-                run(x, ExpertInput::Row, weight, Activation::Identity, &gate)?;
-                let function = spec.activation;
-                self.step.run(&Activate {
-                    function,
-                    x: up,
-                    gate: Some(gate),
-                    out: active.clone(),
-                })?;
-                active
-            }
-        };
-        let down = self.scratch.get("moe.down", pairs, spec.expert_width());
-        run(&active, ExpertInput::Pair, &m.down, Activation::Identity, &down)?;
-        self.step.run(&MoeCombine { x: down, weights: weights.clone(), store, out: out.clone() })
+        let gate = self.rows(gate.0, gate.1);
+        let second = lead.linear(linear, &gate);
+        let rest = Activate { function, x: up, gate: Some(gate), out: out.clone() };
+        (vec![first, second], Active { out, rest: Some(rest) })
     }
 
-    /// The pairs by expert, where the step has rows enough to gain from it.
-    fn groups(&self, m: &Moe<B>, ids: &Tensor<B>) -> Result<Option<ExpertGroups<B>>> {
-        if ids.rows() < self.step.backend().policy().group_experts_from {
-            return Ok(None);
-        }
-        let groups = ExpertGroups {
-            order: self.scratch.get("moe.order", ids.rows() * ids.cols(), 1),
-            offsets: self.scratch.get("moe.offsets", m.spec.experts + 1, 1),
-        };
-        self.step.run(&MoeGroup {
-            ids: ids.clone(),
-            experts: m.spec.experts,
-            groups: groups.clone(),
-        })?;
-        Ok(Some(groups))
+    fn mlp(&self, m: &Mlp<B>, lead: &Lead<'_, B>, store: Store) -> Result<()> {
+        let (products, active) = self.mlp_up(m, lead);
+        self.after_norm(lead, products, None)?;
+        active.rest.iter().try_for_each(|activate| self.step.run(activate))?;
+        self.linear(&m.down, &active.out, store, lead.stream)
     }
+}
+
+/// A block's way into a mixer: its norm, and where the normed rows go.
+pub(super) struct Lead<'a, B: Backend> {
+    norm: &'a Norm<B>,
+    pub stream: &'a Tensor<B>,
+    pub normed: Tensor<B>,
+    /// The mixer's products wait for the norm; otherwise it has run.
+    first: bool,
+    /// Another mixer reads the normed rows too.
+    keep: bool,
+}
+
+impl<B: Backend> Lead<'_, B> {
+    pub fn product<'w>(
+        &self,
+        weight: &'w Weight<B>,
+        bias: Option<&Tensor<B>>,
+        out: &Tensor<B>,
+    ) -> Product<'w, B> {
+        let matmul = product(&self.normed, weight, bias, Store::Replace, out);
+        Product { matmul, activate: None }
+    }
+
+    pub fn linear<'w>(&self, linear: &'w Linear<B>, out: &Tensor<B>) -> Product<'w, B> {
+        self.product(&linear.weight, linear.bias.as_ref(), out)
+    }
+}
+
+/// A feed-forward layer's middle, and the gating that must still run before it is read.
+pub(super) struct Active<B: Backend> {
+    pub out: Tensor<B>,
+    pub rest: Option<Activate<B>>,
+}
+
+pub(super) fn product<'w, B: Backend>(
+    x: &Tensor<B>,
+    weight: &'w Weight<B>,
+    bias: Option<&Tensor<B>>,
+    store: Store,
+    out: &Tensor<B>,
+) -> Matmul<'w, B> {
+    Matmul { x: x.clone(), weight, bias: bias.cloned(), store, out: out.clone() }
 }

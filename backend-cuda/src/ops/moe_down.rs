@@ -1,0 +1,69 @@
+//! The chosen experts' second product, its weighted sum and the shared expert's second product, as one launch for few rows.
+
+use super::common_vec::{THREADS, TILE, WARPS};
+use super::matmul::tensor_core;
+use super::{GRID_Y, StoreArg, one};
+use crate::cuda::Cuda;
+use crate::driver::Shape;
+use crate::view::{Bank, Window, bank, narrow, window};
+use bytemuck::{Pod, Zeroable};
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::{ExpertInput, Matmul, MoeDown};
+use whipsnake_core::step::Step;
+
+/// Up to this many rows the shared expert's weight is read anew for each row, from the cache.
+const SHARED_HERE: usize = 2;
+
+/// Twin of `MoeDown` in `kernels/moe_down.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Arguments {
+    x: Window,
+    weight: Bank,
+    ids: Window,
+    weights: Window,
+    shared_x: Window,
+    shared: Bank,
+    how: StoreArg,
+    out: Window,
+    parts: u32,
+    unused: u32,
+}
+
+pub(crate) fn moe_down(cuda: &Cuda, step: &Step<'_, Cuda>, op: &MoeDown<'_, Cuda>) -> Result<bool> {
+    let (down, combine) = (&op.down, &op.combine);
+    let rows = combine.out.rows();
+    let fits = down.groups.is_none() && down.input == ExpertInput::Pair && rows <= GRID_Y;
+    if !fits || tensor_core(cuda, &down.x, down.weight).is_none() {
+        return Ok(false);
+    }
+    let here = |shared: &&Matmul<'_, Cuda>| {
+        let plain = shared.bias.is_none() && shared.store == combine.store;
+        rows <= SHARED_HERE && plain && tensor_core(cuda, &shared.x, shared.weight).is_some()
+    };
+    let shared = op.shared.as_ref().filter(here);
+    // The warps that the experts leave over, or all of them.
+    let parts = shared.map_or(0, |shared| {
+        let columns = tensor_core(cuda, &shared.x, shared.weight).map_or(8, |(_, columns)| columns);
+        (WARPS - down.ids.cols() % WARPS).min(shared.weight.cols.div_ceil(8 * columns))
+    });
+    let arguments = Arguments {
+        x: window(&down.x),
+        weight: bank(down.weight),
+        ids: window(&down.ids),
+        weights: window(&combine.weights),
+        shared_x: shared.map_or_else(Window::zeroed, |shared| window(&shared.x)),
+        shared: shared.map_or_else(Bank::zeroed, |shared| bank(shared.weight)),
+        how: StoreArg::from(combine.store),
+        out: window(&combine.out),
+        parts: narrow(parts),
+        unused: 0,
+    };
+    let grid = [narrow(down.weight.rows.div_ceil(TILE)), narrow(rows), 1];
+    let shape = Shape { grid, threads: THREADS, shared: 0 };
+    cuda.launch_early("moe_down", "moe_down", shape, &mut one(arguments))?;
+    if let (Some(rest), None) = (&op.shared, shared) {
+        step.run(rest)?;
+    }
+    Ok(true)
+}

@@ -1,0 +1,65 @@
+//! The router's choice and the chosen experts' first product, as one launch for few rows.
+
+use super::common_vec::{Deal, THREADS, resident};
+use super::matmul::tensor_core;
+use super::moe_route::{Rule, rule};
+use super::{GRID_Y, function, one};
+use crate::cuda::Cuda;
+use crate::driver::Shape;
+use crate::view::{Bank, Window, bank, narrow, optional, window};
+use bytemuck::{Pod, Zeroable};
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::{ExpertInput, MoeUp, Score};
+use whipsnake_core::step::Step;
+
+/// Experts whose scores a block holds, and choices that one warp writes.
+const MOST_EXPERTS: usize = 1024;
+const MOST_CHOICES: usize = 32;
+
+/// Twin of `MoeUp` in `kernels/moe_up.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Arguments {
+    logits: Window,
+    bias: u64,
+    ids: Window,
+    weights: Window,
+    x: Window,
+    weight: Bank,
+    out: Window,
+    rule: Rule,
+    function: u32,
+    groups: u32,
+    splits: u32,
+}
+
+pub(crate) fn moe_up(cuda: &Cuda, _step: &Step<'_, Cuda>, op: &MoeUp<'_, Cuda>) -> Result<bool> {
+    let (route, up) = (&op.route, &op.up);
+    let (experts, pairs) = (route.logits.cols(), up.out.rows());
+    let chooses = route.rule.score != Score::SoftmaxBeforeChoice
+        && route.rule.groups == 1
+        && experts <= MOST_EXPERTS
+        && route.rule.top_k <= MOST_CHOICES;
+    let fits = chooses && up.groups.is_none() && up.input == ExpertInput::Row && pairs <= GRID_Y;
+    let deal = tensor_core(cuda, &up.x, up.weight)
+        .and_then(|(_, columns)| Deal::new(1, up.weight.rows, up.weight.cols, columns));
+    let (Some(deal), true) = (deal, fits) else { return Ok(false) };
+    let arguments = Arguments {
+        logits: window(&route.logits),
+        bias: optional(route.bias.as_ref()),
+        ids: window(&route.ids),
+        weights: window(&route.weights),
+        x: window(&up.x),
+        weight: bank(up.weight),
+        out: window(&up.out),
+        rule: rule(&route.rule),
+        function: function(up.activation),
+        groups: deal.groups,
+        splits: deal.splits,
+    };
+    let pairs = narrow(pairs);
+    let blocks = resident(cuda).div_ceil(pairs.max(1)).min(deal.groups);
+    let shape = Shape { grid: [blocks, pairs, 1], threads: THREADS, shared: deal.shared };
+    cuda.launch_early("moe_up", "moe_up", shape, &mut one(arguments))?;
+    Ok(true)
+}

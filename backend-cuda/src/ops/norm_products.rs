@@ -1,0 +1,172 @@
+//! A norm with the products and the convolution that wait for it, as one launch for few rows.
+
+use super::common_vec::{Deal, THREADS, WARPS, deal, resident, tiles};
+use super::{function, one};
+use crate::cuda::Cuda;
+use crate::driver::Shape;
+use crate::view::{Bank, Window, bank, in_pieces, narrow, optional, pointer, window};
+use bytemuck::{Pod, Zeroable};
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::{CausalConv1d, Matmul, NormProducts, Product, Store};
+use whipsnake_core::step::Step;
+use whipsnake_core::tensor::DType;
+use whipsnake_core::weight::Format;
+
+/// Products of one launch: the length of `products` in the kernel.
+const MOST: usize = 4;
+
+/// Up to this many rows every block norms for itself; from there on that costs more than a launch.
+const NORMED_HERE: usize = 2;
+
+/// Twin of `Product` in `kernels/norm_products.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct ProductArg {
+    weight: Bank,
+    bias: u64,
+    out: Window,
+    function: u32,
+    blocks: u32,
+    groups: u32,
+    splits: u32,
+}
+
+/// Twin of `Conv` in `kernels/norm_products.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Conv {
+    weight: u64,
+    bias: u64,
+    state: Window,
+    out: Window,
+    places: u64,
+    first: u32,
+    channels: u32,
+    width: u32,
+    function: u32,
+}
+
+/// Twin of `NormProducts` in `kernels/norm_products.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Arguments {
+    x: Window,
+    normed: Window,
+    gain: u64,
+    eps: f32,
+    rows: u32,
+    conv: Conv,
+    products: [ProductArg; MOST],
+}
+
+/// A product's part of the launch and its staged bytes, where the kernel takes it.
+fn argument(cuda: &Cuda, product: &Product<'_, Cuda>) -> Option<(ProductArg, u32)> {
+    let Matmul { x, weight, bias, store, out } = &product.matmul;
+    let deal = match weight.format {
+        Format::F32 if weight.cols.is_multiple_of(4) => Deal {
+            splits: 1,
+            groups: narrow(weight.rows.div_ceil(WARPS)),
+            shared: Deal::new(x.rows(), weight.rows, weight.cols, 8)?.shared,
+        },
+        _ => deal(cuda, x, weight)?,
+    };
+    let (out, activation) = match &product.activate {
+        Some(activate) => (&activate.out, function(activate.function)),
+        None => (out, 0),
+    };
+    let argument = ProductArg {
+        weight: bank(weight),
+        bias: optional(bias.as_ref()),
+        out: window(out),
+        function: activation,
+        blocks: deal.blocks(cuda),
+        groups: deal.groups,
+        splits: deal.splits,
+    };
+    (*store == Store::Replace).then_some((argument, deal.shared))
+}
+
+fn conv(op: &CausalConv1d<Cuda>, first: &Matmul<'_, Cuda>) -> Option<Conv> {
+    let start = op.x.offset().checked_sub(first.out.offset())?;
+    let inside = op.x.stride() == first.out.stride() && start + op.x.cols() <= first.out.cols();
+    let rounded = first.out.dtype() == DType::BF16 && op.x.dtype() == DType::BF16;
+    (inside && rounded && op.segments.shape.longest == 1).then(|| Conv {
+        weight: pointer(&op.weight),
+        bias: optional(op.bias.as_ref()),
+        state: window(&op.state),
+        out: window(&op.out),
+        places: pointer(&op.segments.places),
+        first: narrow(start),
+        channels: narrow(op.x.cols()),
+        width: narrow(op.weight.cols()),
+        function: function(op.activation),
+    })
+}
+
+pub(crate) fn norm_products(
+    cuda: &Cuda,
+    step: &Step<'_, Cuda>,
+    op: &NormProducts<'_, Cuda>,
+) -> Result<bool> {
+    let norm = &op.norm;
+    let (rows, cols) = (norm.x.rows(), norm.x.cols());
+    let fits = norm.out.dtype() == DType::BF16
+        && norm.x.dtype() == DType::F32
+        && norm.groups == 1
+        && cols.is_multiple_of(8)
+        && [&norm.x, &norm.out, &norm.weight].into_iter().all(in_pieces)
+        && (1..=MOST).contains(&op.products.len());
+    let list: Option<Vec<_>> = op.products.iter().map(|product| argument(cuda, product)).collect();
+    let (Some(list), true) = (list, fits) else { return Ok(false) };
+    let fused_conv = op.conv.as_ref().and_then(|op_conv| conv(op_conv, &op.products[0].matmul));
+    let here = rows <= NORMED_HERE;
+    if !here {
+        step.run(norm)?;
+    }
+    let mut products = [ProductArg::zeroed(); MOST];
+    for (place, (argument, _)) in products.iter_mut().zip(&list) {
+        *place = *argument;
+    }
+    share_blocks(cuda, &mut products[..list.len()]);
+    let arguments = Arguments {
+        x: window(&norm.x),
+        normed: window(&norm.out),
+        gain: if here { pointer(&norm.weight) } else { 0 },
+        eps: norm.eps,
+        rows: narrow(rows),
+        conv: fused_conv.unwrap_or_else(Conv::zeroed),
+        products,
+    };
+    let blocks = products.iter().map(|product| product.blocks).sum();
+    let shared = list.iter().map(|(_, shared)| *shared).max().unwrap_or(0);
+    let shape = Shape { grid: [blocks, 1, 1], threads: THREADS, shared };
+    let name = format!("norm_products_{}", tiles(rows));
+    cuda.launch_early("norm_products", &name, shape, &mut one(arguments))?;
+    match (&op.conv, fused_conv) {
+        (Some(conv), None) => step.run(conv)?,
+        _ => {}
+    }
+    Ok(true)
+}
+
+/// Products that together have more groups than the device holds blocks share its blocks by their bytes.
+fn share_blocks(cuda: &Cuda, products: &mut [ProductArg]) {
+    let resident = resident(cuda);
+    let bytes = |p: &ProductArg| {
+        let bits: u64 = match p.weight.format {
+            0 => 32,
+            1 | 2 => 16,
+            3 => 5,
+            _ => 8,
+        };
+        u64::from(p.weight.rows) * u64::from(p.weight.cols) * bits
+    };
+    let total: u64 = products.iter().map(bytes).sum();
+    if products.iter().map(|p| p.groups).sum::<u32>() <= resident {
+        return;
+    }
+    for product in products {
+        let share = (bytes(product) * u64::from(resident)).div_ceil(total.max(1));
+        product.blocks = u32::try_from(share).unwrap_or(resident).clamp(1, product.groups);
+    }
+}
