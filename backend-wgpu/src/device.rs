@@ -110,15 +110,6 @@ impl Wgpu {
     pub fn report(&self) -> &DeviceReport {
         &self.report
     }
-
-    /// Waits until the device has done what was submitted. The browser never waits.
-    pub(crate) fn wait(&self) -> Result<()> {
-        #[cfg(not(target_arch = "wasm32"))]
-        self.device
-            .poll(wgpu::PollType::wait_indefinitely())
-            .map_err(|e| Error::device(format!("wgpu: waiting for the device: {e}")))?;
-        self.faults.check()
-    }
 }
 
 /// Optional features that some variant uses.

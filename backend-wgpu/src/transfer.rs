@@ -95,14 +95,29 @@ impl Wgpu {
         let landing = Landing::default();
         let signal = landing.clone();
         staging.map_async(wgpu::MapMode::Read, ..total, move |outcome| signal.land(outcome));
+        let outcome = self.awaited(landing).await?;
+        self.faults.check()?;
+        outcome.map_err(|e| Error::device(format!("wgpu: read-back: {e}")))
+    }
+
+    /// Waits until the device has done what was submitted.
+    pub(crate) async fn settled(&self) -> Result<()> {
+        let landing = Landing::default();
+        let signal = landing.clone();
+        self.queue.on_submitted_work_done(move || signal.land(Ok(())));
+        // The signal itself cannot fail; what went wrong has reached the faults.
+        let _ = self.awaited(landing).await?;
+        self.faults.check()
+    }
+
+    /// Waits for what the device signals; only a native device wants to be asked.
+    async fn awaited(&self, landing: Landing) -> Result<Outcome> {
         #[cfg(not(target_arch = "wasm32"))]
         if let Err(error) = self.device.poll(wgpu::PollType::wait_indefinitely()) {
             self.faults.check()?;
             return Err(Error::device(format!("wgpu: waiting for the device: {error}")));
         }
-        let outcome = landing.await;
-        self.faults.check()?;
-        outcome.map_err(|e| Error::device(format!("wgpu: read-back: {e}")))
+        Ok(landing.await)
     }
 
     /// A read-back buffer of at least `bytes`, a kept one where it fits.
