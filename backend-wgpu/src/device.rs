@@ -98,6 +98,9 @@ pub struct Wgpu {
     /// Weights on their way to the device.
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) uploads: RefCell<crate::upload::Uploads>,
+    /// Bytes of weights written since the device was last waited for.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) staged: std::cell::Cell<u64>,
     pub(crate) stamps: Option<Stamps>,
     report: DeviceReport,
 }
@@ -162,6 +165,8 @@ impl Wgpu {
             row_scales: OnceCell::new(),
             #[cfg(not(target_arch = "wasm32"))]
             uploads: RefCell::default(),
+            #[cfg(target_arch = "wasm32")]
+            staged: std::cell::Cell::new(0),
             stamps,
             report,
         })
@@ -170,15 +175,6 @@ impl Wgpu {
     /// The device, its limits and the variants that run on it.
     pub fn report(&self) -> &DeviceReport {
         &self.report
-    }
-
-    /// Waits until the device has done what was submitted. The browser never waits.
-    pub(crate) fn wait(&self) -> Result<()> {
-        #[cfg(not(target_arch = "wasm32"))]
-        self.device
-            .poll(wgpu::PollType::wait_indefinitely())
-            .map_err(|e| Error::device(format!("wgpu: waiting for the device: {e}")))?;
-        self.faults.check()
     }
 }
 

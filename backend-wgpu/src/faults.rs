@@ -3,6 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use whipsnake_core::error::{Error, Result};
 
+/// What helps where a device is gone.
+const REMEDY: &str = match cfg!(target_arch = "wasm32") {
+    false => "restart the program, or use another --device",
+    true => "open the model again",
+};
+
 #[derive(Default)]
 struct Heard {
     /// The first error since the last check.
@@ -40,9 +46,7 @@ impl Faults {
     pub fn check(&self) -> Result<()> {
         let (lost, error) = self.with(|h| (h.lost.clone(), h.error.take()));
         if let Some(why) = lost {
-            return Err(Error::device(format!(
-                "wgpu: the device was lost ({why}); restart the program, or use another --device"
-            )));
+            return Err(Error::device(format!("wgpu: the device was lost ({why}); {REMEDY}")));
         }
         error.map_or(Ok(()), |text| Err(Error::device(text)))
     }

@@ -138,6 +138,10 @@ pub(crate) struct Pipeline {
     /// A number of its own, for keys.
     pub id: usize,
     /// The kernel, for the table of times.
+    #[cfg_attr(
+        target_arch = "wasm32",
+        expect(dead_code, reason = "a browser keeps no table of times")
+    )]
     pub name: String,
 }
 

@@ -6,7 +6,6 @@
 //! and parameters by content, and submits. Weights stay packed on the device, cut where a binding ends.
 
 mod backend;
-#[cfg(not(target_arch = "wasm32"))]
 mod buffer;
 mod call;
 mod device;

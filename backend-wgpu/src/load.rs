@@ -10,8 +10,13 @@ use whipsnake_core::backend::Memory;
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::weight::{Format, Plane, StoredWeight, Weight};
 
-/// Most bytes of a weight that the host holds at once.
-const CHUNK: u64 = 16 << 20;
+/// Most bytes of a weight that the host holds at once. In the browser they pass through the memory of the program, which
+/// never shrinks again, for several weights at once.
+const CHUNK: u64 = if cfg!(target_arch = "wasm32") { 2 << 20 } else { 16 << 20 };
+/// Bytes after which uploads are handed to the device, so that their staging memory is free again.
+#[cfg(target_arch = "wasm32")]
+const SUBMIT: u64 = 32 << 20;
+
 /// Rows of a plain weight, or experts of a bank, that lie in one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
@@ -153,7 +158,7 @@ impl Wgpu {
                 filler.copy(plane, 0..plane.len()).await?;
             }
         }
-        filler.finish()?;
+        filler.finish().await?;
         Ok(buffer)
     }
 }
@@ -194,41 +199,51 @@ impl Filler<'_> {
         while start < bytes.end {
             let end = bytes.end.min(start + CHUNK);
             let chunk = plane.part(start..end).await?;
-            self.push(&chunk)?;
+            self.push(&chunk).await?;
             start = end;
         }
         Ok(())
     }
 
-    fn push(&mut self, bytes: &[u8]) -> Result<()> {
-        if self.carry.is_empty() {
-            let whole = bytes.len() / 4 * 4;
-            self.carry.extend_from_slice(&bytes[whole..]);
-            return self.write(&bytes[..whole]);
-        }
+    async fn push(&mut self, bytes: &[u8]) -> Result<()> {
         let mut joined = std::mem::take(&mut self.carry);
-        joined.extend_from_slice(bytes);
-        self.push(&joined)
+        let bytes = match joined.is_empty() {
+            true => bytes,
+            false => {
+                joined.extend_from_slice(bytes);
+                &joined[..]
+            }
+        };
+        let (whole, rest) = bytes.split_at(bytes.len() / 4 * 4);
+        self.carry = rest.to_vec();
+        self.write(whole).await
     }
 
     #[cfg(not(target_arch = "wasm32"))]
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.backend.upload_weight(self.buffer, self.at, bytes)?;
         self.at += bytes.len() as u64;
         Ok(())
     }
 
     #[cfg(target_arch = "wasm32")]
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.backend.queue.write_buffer(self.buffer.raw(), self.at, bytes);
         self.at += bytes.len() as u64;
-        self.backend.faults.check()
+        let staged = &self.backend.staged;
+        staged.set(staged.get() + bytes.len() as u64);
+        if staged.get() < SUBMIT {
+            return Ok(());
+        }
+        staged.set(0);
+        self.backend.flush(|_| ())?;
+        self.backend.settled().await
     }
 
-    fn finish(mut self) -> Result<()> {
+    async fn finish(mut self) -> Result<()> {
         let mut rest = std::mem::take(&mut self.carry);
         rest.resize(rest.len().next_multiple_of(4), 0);
-        self.write(&rest)
+        self.write(&rest).await
     }
 }
 

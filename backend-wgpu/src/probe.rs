@@ -140,6 +140,16 @@ pub async fn devices_async() -> Vec<DeviceReport> {
     reports(&adapters, None)
 }
 
+/// What to say where there is no adapter at all.
+const NO_ADAPTER: &str = match cfg!(target_arch = "wasm32") {
+    false => {
+        "wgpu: no adapter found; install a Vulkan driver (mesa-vulkan-drivers for a software one) or use --backend cpu"
+    }
+    true => {
+        "webgpu: this browser offers no adapter; use a browser with WebGPU over https or localhost, or the cpu back end"
+    }
+};
+
 /// The adapter that `selector` names (a part of its name, or its index), or the preferred one.
 ///
 /// # Errors
@@ -148,9 +158,7 @@ pub(crate) async fn choose(selector: Option<&str>) -> Result<(wgpu::Adapter, Dev
     let adapters = adapters().await;
     let mut reports = reports(&adapters, selector);
     if reports.is_empty() {
-        return Err(Error::device(
-            "wgpu: no adapter found; install a Vulkan driver (mesa-vulkan-drivers for a software one) or use --backend cpu",
-        ));
+        return Err(Error::device(NO_ADAPTER));
     }
     let chosen = reports.iter().position(|r| r.verdict == Verdict::Chosen);
     let list = || {
@@ -180,6 +188,9 @@ async fn adapters() -> Vec<wgpu::Adapter> {
     return instance.enumerate_adapters(wgpu::Backends::all()).await;
     #[cfg(target_arch = "wasm32")]
     {
+        if !wgpu::util::is_browser_webgpu_supported().await {
+            return Vec::new();
+        }
         let options = wgpu::RequestAdapterOptions {
             power_preference: wgpu::PowerPreference::HighPerformance,
             ..Default::default()

@@ -28,6 +28,7 @@ pub(crate) struct Dispatch {
     grid: [u32; 2],
 }
 
+#[cfg(not(target_arch = "wasm32"))]
 impl Dispatch {
     /// The kernel that it runs.
     pub fn kernel(&self) -> &str {

@@ -5,8 +5,11 @@ use crate::recorder::Dispatch;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::Write;
+#[cfg(not(target_arch = "wasm32"))]
 use whipsnake_core::bench::Timed;
-use whipsnake_core::error::{Error, Result};
+#[cfg(not(target_arch = "wasm32"))]
+use whipsnake_core::error::Error;
+use whipsnake_core::error::Result;
 
 /// Most time stamps of one submit: WebGPU's limit of a query set is 4,096.
 const STAMPS: u32 = 1024;
@@ -76,6 +79,7 @@ impl Stamps {
     }
 }
 
+#[cfg(not(target_arch = "wasm32"))]
 impl Wgpu {
     /// Microseconds of one submit of what `encode` encodes.
     fn time_once(&self, encode: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
@@ -112,7 +116,16 @@ impl Wgpu {
     }
 }
 
+/// Reading stamps waits, which a browser never does: there no table is kept.
+#[cfg(target_arch = "wasm32")]
+impl Wgpu {
+    pub(crate) fn account(&self, _: &Stamps, _: &[Dispatch]) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// On a device that was opened with [`Options::timed`](crate::Options). What is timed must fit one submit.
+#[cfg(not(target_arch = "wasm32"))]
 impl Timed for Wgpu {
     fn time(&self, encode: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
         self.time_once(encode)?;

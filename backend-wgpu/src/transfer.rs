@@ -80,6 +80,7 @@ impl Wgpu {
     }
 
     /// Bytes from the start of a driver's buffer.
+    #[cfg(not(target_arch = "wasm32"))]
     pub(crate) async fn read_raw(&self, from: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>> {
         let copy = |encoder: &mut wgpu::CommandEncoder, staging: &wgpu::Buffer| {
             encoder.copy_buffer_to_buffer(from, 0, staging, 0, bytes);
@@ -114,14 +115,35 @@ impl Wgpu {
         let landing = Landing::default();
         let signal = landing.clone();
         staging.map_async(wgpu::MapMode::Read, ..total, move |outcome| signal.land(outcome));
-        #[cfg(not(target_arch = "wasm32"))]
-        if let Err(error) = self.device.poll(wgpu::PollType::wait_indefinitely()) {
-            self.faults.check()?;
-            return Err(Error::device(format!("wgpu: waiting for the device: {error}")));
-        }
-        let outcome = landing.await;
+        let outcome = self.awaited(landing).await?;
         self.faults.check()?;
         outcome.map_err(|e| Error::device(format!("wgpu: read-back: {e}")))
+    }
+
+    /// Waits until the device has done what was submitted.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) async fn settled(&self) -> Result<()> {
+        let landing = Landing::default();
+        let signal = landing.clone();
+        self.queue.on_submitted_work_done(move || signal.land(Ok(())));
+        // The signal itself cannot fail; what went wrong has reached the faults.
+        let _ = self.awaited(landing).await?;
+        self.faults.check()
+    }
+
+    /// Blocks until the device has done what was submitted; never in a browser.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn wait(&self) -> Result<()> {
+        let waited = self.device.poll(wgpu::PollType::wait_indefinitely());
+        self.faults.check()?;
+        waited.map(drop).map_err(|e| Error::device(format!("wgpu: waiting for the device: {e}")))
+    }
+
+    /// Waits for what the device signals; only a native device wants to be asked.
+    async fn awaited(&self, landing: Landing) -> Result<Outcome> {
+        #[cfg(not(target_arch = "wasm32"))]
+        self.wait()?;
+        Ok(landing.await)
     }
 
     /// A read-back buffer of at least `bytes`, a kept one where it fits.

@@ -3,9 +3,10 @@
 use std::error::Error;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::time::Duration;
 
 use serde::Serialize;
+use whipsnake_core::replies::tokens_per_second;
+pub use whipsnake_core::replies::{Stats, Stop, Usage};
 
 /// Whoever read standard output has left; see [`crate::failure::exit`].
 #[derive(Debug)]
@@ -19,54 +20,18 @@ impl fmt::Display for Closed {
 
 impl Error for Closed {}
 
-/// Why a sequence ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Stop {
-    /// The model ended it: an end token, or a stop string.
-    Stop,
-    /// The token limit or the context was reached.
-    Length,
-    /// Ctrl-C.
-    Cancelled,
-}
-
-/// What a reply cost.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stats {
-    /// Prompt tokens that were run.
-    pub prefill_tokens: usize,
-    /// Time until the first token was there.
-    pub prefill: Duration,
-    /// Tokens written.
-    pub decode_tokens: usize,
-    /// Time from the first token to the last.
-    pub decode: Duration,
-    /// Why the reply ended.
-    pub stop: Stop,
-}
-
-impl Stats {
-    /// One line: `prefill 17 tokens, 4,210 tok/s; decode 64 tokens, 1,310 tok/s`.
-    pub fn summary(&self) -> String {
-        let part = |name, tokens, time| {
-            let noun = if tokens == 1 { "token" } else { "tokens" };
-            let speed = match tokens_per_second(tokens, time) {
-                Some(speed) => format!(", {} tok/s", grouped(speed)),
-                None => String::new(),
-            };
-            format!("{name} {} {noun}{speed}", thousands(&tokens.to_string()))
+/// One line: `prefill 17 tokens, 4,210 tok/s; decode 64 tokens, 1,310 tok/s`.
+pub fn summary(stats: &Stats) -> String {
+    let part = |name, tokens, time| {
+        let noun = if tokens == 1 { "token" } else { "tokens" };
+        let speed = match tokens_per_second(tokens, time) {
+            Some(speed) => format!(", {} tok/s", grouped(speed)),
+            None => String::new(),
         };
-        let prefill = part("prefill", self.prefill_tokens, self.prefill);
-        format!("{prefill}; {}", part("decode", self.decode_tokens, self.decode))
-    }
-}
-
-/// Tokens a second, when there were tokens and time enough to tell.
-pub fn tokens_per_second(tokens: usize, time: Duration) -> Option<f64> {
-    let tokens = f64::from(u32::try_from(tokens).unwrap_or(u32::MAX));
-    let speed = tokens / time.as_secs_f64();
-    (tokens > 0.0 && speed.is_finite()).then_some(speed)
+        format!("{name} {} {noun}{speed}", thousands(&tokens.to_string()))
+    };
+    let prefill = part("prefill", stats.prefill_tokens, stats.prefill);
+    format!("{prefill}; {}", part("decode", stats.decode_tokens, stats.decode))
 }
 
 /// A speed for reading: one decimal below ten, thousands in groups above.
@@ -138,30 +103,6 @@ pub struct TokenLogprob<'a> {
     pub logprob: f32,
 }
 
-/// Tokens and times in a [`Event::Done`]; a speed is `null` where there was nothing to measure.
-#[derive(Clone, Debug, Serialize)]
-pub struct Usage {
-    prefill_tokens: usize,
-    prefill_seconds: f64,
-    prefill_tokens_per_second: Option<f64>,
-    decode_tokens: usize,
-    decode_seconds: f64,
-    decode_tokens_per_second: Option<f64>,
-}
-
-impl From<&Stats> for Usage {
-    fn from(stats: &Stats) -> Self {
-        Self {
-            prefill_tokens: stats.prefill_tokens,
-            prefill_seconds: stats.prefill.as_secs_f64(),
-            prefill_tokens_per_second: tokens_per_second(stats.prefill_tokens, stats.prefill),
-            decode_tokens: stats.decode_tokens,
-            decode_seconds: stats.decode.as_secs_f64(),
-            decode_tokens_per_second: tokens_per_second(stats.decode_tokens, stats.decode),
-        }
-    }
-}
-
 /// A place for text and JSON lines that passes everything on at once.
 pub struct Output<W> {
     writer: W,
@@ -231,23 +172,25 @@ impl<W: Write> Output<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn stats(prefill_tokens: usize, decode_tokens: usize, decode_ms: u64) -> Stats {
         let (prefill, decode) = (Duration::from_millis(4), Duration::from_millis(decode_ms));
-        Stats { prefill_tokens, prefill, decode_tokens, decode, stop: Stop::Length }
+        let stop = Stop::Length;
+        Stats { prefill_tokens, cached_tokens: 0, prefill, decode_tokens, decode, stop }
     }
 
     #[test]
     fn the_summary_is_one_line_with_grouped_thousands() {
         let line = "prefill 17 tokens, 4,250 tok/s; decode 1,064 tokens, 1,064 tok/s";
-        assert_eq!(stats(17, 1064, 1000).summary(), line);
+        assert_eq!(summary(&stats(17, 1064, 1000)), line);
         let line = "prefill 1 token, 250 tok/s; decode 3 tokens, 1.5 tok/s";
-        assert_eq!(stats(1, 3, 2000).summary(), line);
+        assert_eq!(summary(&stats(1, 3, 2000)), line);
     }
 
     #[test]
     fn a_speed_that_cannot_be_told_is_left_out() {
-        assert_eq!(stats(0, 1, 0).summary(), "prefill 0 tokens; decode 1 token");
+        assert_eq!(summary(&stats(0, 1, 0)), "prefill 0 tokens; decode 1 token");
     }
 
     #[test]
@@ -267,7 +210,7 @@ mod tests {
         output.json(&Event::Done { index: 0, text: "", stop: Stop::Stop, usage }).unwrap();
         let lines = r#"{"type":"text","index":0,"text":"a\n"}
 {"type":"token","index":1,"token":7,"piece":"é","logprob":-0.5,"top":[{"token":7,"piece":"é","logprob":-0.5}]}
-{"type":"done","index":0,"text":"","stop":"stop","usage":{"prefill_tokens":17,"prefill_seconds":0.004,"prefill_tokens_per_second":4250.0,"decode_tokens":0,"decode_seconds":0.0,"decode_tokens_per_second":null}}
+{"type":"done","index":0,"text":"","stop":"stop","usage":{"prefill_tokens":17,"cached_tokens":0,"prefill_seconds":0.004,"prefill_tokens_per_second":4250.0,"decode_tokens":0,"decode_seconds":0.0,"decode_tokens_per_second":null}}
 "#;
         assert_eq!(String::from_utf8(bytes).unwrap(), lines);
     }

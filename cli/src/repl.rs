@@ -16,7 +16,7 @@ pub use lines::{Editor, Line, Lines, Piped};
 
 use crate::failure;
 use crate::interrupt::Interrupt;
-use crate::output::{Closed, Output, Stats, Stop};
+use crate::output::{Closed, Output, Stats, Stop, summary};
 use command::Command;
 use shown::Shown;
 
@@ -176,7 +176,7 @@ impl<'a, W: Write> Repl<'a, W> {
             Stop::Cancelled => self.note("(stopped)"),
         }
         if self.options.stats {
-            self.note(&stats.summary());
+            self.note(&summary(&stats));
         }
         Ok(())
     }

@@ -3,14 +3,13 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use whipsnake_core::backend::Backend;
 use whipsnake_core::checkpoint::Checkpoint;
 use whipsnake_core::generation::GenerationConfig;
 use whipsnake_core::model::Dims;
 use whipsnake_core::model::weights::{LoadProgress, Progress};
-use whipsnake_core::sampling::SamplingOptions;
+use whipsnake_core::sampling::{SamplingOptions, SamplingWishes};
 use whipsnake_core::session::{DeviceSession, Session};
 use whipsnake_core::tokenizer::Tokenizer;
 
@@ -37,28 +36,18 @@ impl Model {
             None => (embedded::NAME.to_string(), Checkpoint::from_memory(embedded::files())?),
             Some(model) => (model.clone(), Checkpoint::open(&folder(model)?)?),
         };
-        let generation_config = match checkpoint.file("generation_config.json") {
-            Some(bytes) => {
-                Some(serde_json::from_slice(bytes).context("generation_config.json is not JSON")?)
-            }
-            None => None,
-        };
-        let generation =
-            GenerationConfig::new(Some(checkpoint.config()), generation_config.as_ref())?;
+        let generation = GenerationConfig::of(&checkpoint)?;
         Ok(Self { name, checkpoint, generation })
     }
 
     /// The checkpoint's tokenizer.
     pub fn tokenizer(&self) -> anyhow::Result<Tokenizer> {
-        let Some(json) = self.checkpoint.file("tokenizer.json") else {
-            return Err(Hinted::new(format!("{} has no tokenizer.json", self.name))
+        match Tokenizer::of(&self.checkpoint)? {
+            Some(tokenizer) => Ok(tokenizer),
+            None => Err(Hinted::new(format!("{} has no tokenizer.json", self.name))
                 .hint("whipsnake logits --tokens 1,2,3, which needs none")
-                .into());
-        };
-        let config = self.checkpoint.file("tokenizer_config.json");
-        let tokenizer = Tokenizer::new(json, config.map(|c| &c[..]))?;
-        tokenizer.check_vocabulary(self.checkpoint.spec().vocabulary)?;
-        Ok(tokenizer)
+                .into()),
+        }
     }
 
     /// How tokens are chosen: the model's own defaults, then what the user says.
@@ -69,18 +58,19 @@ impl Model {
     ) -> anyhow::Result<SamplingOptions> {
         let defaults =
             if args.is_greedy() { SamplingOptions::greedy() } else { self.generation.sampling() };
-        let options = SamplingOptions {
-            temperature: args.temperature.unwrap_or(defaults.temperature),
-            top_k: args.top_k.unwrap_or(defaults.top_k),
-            top_p: args.top_p.unwrap_or(defaults.top_p),
-            min_p: args.min_p.unwrap_or(defaults.min_p),
-            repetition_penalty: args.repetition_penalty.unwrap_or(defaults.repetition_penalty),
-            presence_penalty: args.presence_penalty.unwrap_or(defaults.presence_penalty),
-            frequency_penalty: args.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+        let wishes = SamplingWishes {
+            temperature: args.temperature,
+            top_k: args.top_k,
+            top_p: args.top_p,
+            min_p: args.min_p,
+            repetition_penalty: args.repetition_penalty,
+            presence_penalty: args.presence_penalty,
+            frequency_penalty: args.frequency_penalty,
             logit_bias: args.logit_bias.iter().map(|b| (b.token, b.bias)).collect(),
             seed: args.seed,
             logprobs: logprobs.map(usize::try_from).transpose()?,
         };
+        let options = wishes.over(defaults);
         options.check(self.checkpoint.spec().vocabulary)?;
         Ok(options)
     }

@@ -22,7 +22,9 @@ use minijinja::value::Serde;
 use minijinja::{Environment, Value as Variable};
 use serde_json::{Map, Value};
 
+use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
+use crate::tokenizer::Tokenizer;
 pub use find::{TemplateSource, choose_template, find_templates};
 pub use messages::shielded;
 use output::Bounded;
@@ -61,6 +63,21 @@ pub struct Conversation<'a> {
 }
 
 impl ChatTemplate {
+    /// The chat template of a checkpoint, where it has one.
+    ///
+    /// # Errors
+    /// A file that should hold it is damaged, or the template does not compile.
+    pub fn of(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Result<Option<Self>> {
+        const FILE: &str = "chat_template.jinja";
+        let file = |name: &str| checkpoint.file(name).map(|bytes| &bytes[..]);
+        let jinja = file(FILE).map(std::str::from_utf8).transpose();
+        let jinja = jinja.map_err(|_| Error::text(format!("{FILE}: not UTF-8")))?;
+        let templates = find_templates(jinja, file("tokenizer_config.json"))?;
+        choose_template(&templates, false)
+            .map(|template| Self::new(&template.source, tokenizer.special_tokens()))
+            .transpose()
+    }
+
     /// Compile `source`; `special_tokens` (`bos_token`, ...) become variables.
     pub fn new(source: &str, special_tokens: &BTreeMap<String, String>) -> Result<Self> {
         if source.len() > MAX_TEMPLATE_BYTES {

@@ -1,7 +1,7 @@
 //! Sequences in slots: admission, chunked prefill mixed with decode in ragged batches, sampling, cancellation.
 //!
 //! One [`Engine::step`] is one batch on the device. A slot is clean by construction: a sequence starts at position 0,
-//! where no op reads the slot.
+//! where no op reads the slot, or continues the tokens that the slot holds since an earlier sequence left it.
 
 use crate::batch::{Batch, Chunk};
 use crate::error::{Error, Result};
@@ -48,6 +48,8 @@ pub struct Event {
     pub choice: Option<Choice>,
     /// Set where the sequence ended with this step. Its slot is free again.
     pub finish: Option<Finish>,
+    /// Tokens at the start of its prompt that did not run, since a slot held their state.
+    pub cached: usize,
 }
 
 /// What one step did.
@@ -69,6 +71,8 @@ struct Sequence {
     prompt_len: usize,
     /// Tokens that the slot holds.
     position: usize,
+    /// As many of them were there before.
+    cached: usize,
     sampler: Sampler,
     greedy: bool,
     max_tokens: usize,
@@ -79,6 +83,8 @@ struct Sequence {
 pub struct Engine {
     session: Box<dyn Session>,
     slots: Vec<Option<Sequence>>,
+    /// Tokens whose state a free slot holds.
+    held: Vec<Vec<u32>>,
     waiting: VecDeque<Sequence>,
     prefill_chunk: usize,
     next_id: u64,
@@ -97,10 +103,11 @@ struct Plan {
 impl Engine {
     /// An engine over `session` that prefills at most `prefill_chunk` rows of a prompt a step.
     pub fn new(session: Box<dyn Session>, prefill_chunk: usize) -> Self {
-        let slots = (0..session.limits().slots).map(|_| None).collect();
+        let count = session.limits().slots;
         Self {
             session,
-            slots,
+            slots: (0..count).map(|_| None).collect(),
+            held: vec![Vec::new(); count],
             waiting: VecDeque::new(),
             prefill_chunk: prefill_chunk.max(1),
             next_id: 0,
@@ -110,6 +117,17 @@ impl Engine {
     /// The session.
     pub fn session(&self) -> &dyn Session {
         &*self.session
+    }
+
+    /// The session, to run batches on it past the engine. Running sequences are dropped, held state is forgotten.
+    pub fn take_over(&mut self) -> &mut dyn Session {
+        self.forget();
+        &mut *self.session
+    }
+
+    fn forget(&mut self) {
+        self.slots.fill_with(|| None);
+        self.held.fill(Vec::new());
     }
 
     /// Queues a sequence.
@@ -149,6 +167,7 @@ impl Engine {
             tokens: request.prompt,
             prompt_len,
             position: 0,
+            cached: 0,
             sampler,
             greedy,
             max_tokens: request.max_tokens,
@@ -160,10 +179,17 @@ impl Engine {
     /// Forgets a sequence; its slot is free from the next step on. Unknown ids are left alone.
     pub fn cancel(&mut self, id: SequenceId) {
         self.waiting.retain(|s| s.id != id);
-        for slot in &mut self.slots {
-            if slot.as_ref().is_some_and(|s| s.id == id) {
-                *slot = None;
-            }
+        let running = |s: &Option<Sequence>| s.as_ref().is_some_and(|s| s.id == id);
+        if let Some(slot) = self.slots.iter().position(running) {
+            self.release(slot);
+        }
+    }
+
+    /// Frees a slot; what it holds stays known.
+    fn release(&mut self, slot: usize) {
+        if let Some(mut sequence) = self.slots[slot].take() {
+            sequence.tokens.truncate(sequence.position);
+            self.held[slot] = sequence.tokens;
         }
     }
 
@@ -185,7 +211,7 @@ impl Engine {
         let output = match self.run(&plan).await {
             Ok(output) => output,
             Err(error) => {
-                self.slots.fill_with(|| None);
+                self.forget();
                 return Err(error);
             }
         };
@@ -202,10 +228,23 @@ impl Engine {
         })
     }
 
-    /// Gives free slots to waiting sequences.
+    /// Gives free slots to waiting sequences: the one that holds most of the prompt, else one that holds least.
     fn admit(&mut self) {
-        for slot in self.slots.iter_mut().filter(|s| s.is_none()) {
-            *slot = self.waiting.pop_front();
+        while let Some(sequence) = self.waiting.front() {
+            let free = (0..self.slots.len()).filter(|&slot| self.slots[slot].is_none());
+            let score = |&slot: &usize| {
+                let held = &self.held[slot];
+                // At least one token must run: its logits are wanted.
+                let useful =
+                    held.len() < sequence.tokens.len() && sequence.tokens.starts_with(held);
+                (if useful { held.len() } else { 0 }, std::cmp::Reverse(held.len()))
+            };
+            let Some(slot) = free.max_by_key(score) else { return };
+            let cached = score(&slot).0;
+            self.held[slot].clear();
+            if let Some(sequence) = self.waiting.pop_front() {
+                self.slots[slot] = Some(Sequence { position: cached, cached, ..sequence });
+            }
         }
     }
 
@@ -252,7 +291,7 @@ impl Engine {
             let Some(sequence) = &mut self.slots[slot] else { continue };
             let event = sequence.take(&output, index, context);
             if event.finish.is_some() {
-                self.slots[slot] = None;
+                self.release(slot);
             }
             events.push(event);
         }
@@ -292,7 +331,8 @@ impl Sequence {
         let choice = match choice {
             Ok(choice) => choice,
             Err(error) => {
-                return Event { id: self.id, choice: None, finish: Some(Finish::Failed(error)) };
+                let finish = Some(Finish::Failed(error));
+                return Event { id: self.id, choice: None, finish, cached: self.cached };
             }
         };
         self.tokens.push(choice.token);
@@ -304,6 +344,6 @@ impl Sequence {
         } else {
             None
         };
-        Event { id: self.id, choice: Some(choice), finish }
+        Event { id: self.id, choice: Some(choice), finish, cached: self.cached }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::sampling::SamplingOptions;
 
@@ -30,6 +31,18 @@ pub struct GenerationConfig {
 }
 
 impl GenerationConfig {
+    /// What the files of a checkpoint say.
+    ///
+    /// # Errors
+    /// `generation_config.json` is not JSON, or a field has a value that cannot be meant.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
+        const FILE: &str = "generation_config.json";
+        let file = checkpoint.file(FILE).map(|bytes| serde_json::from_slice(bytes)).transpose();
+        let file: Option<Value> =
+            file.map_err(|e| Error::checkpoint(format!("{FILE}: not valid JSON: {e}")))?;
+        Self::new(Some(checkpoint.config()), file.as_ref())
+    }
+
     /// Read both files, as parsed JSON; either may be missing.
     pub fn new(config: Option<&Value>, generation_config: Option<&Value>) -> Result<Self> {
         let mut found = Self::default();

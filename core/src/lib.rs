@@ -36,6 +36,7 @@ pub mod session;
 pub mod chat;
 pub mod generation;
 pub mod reasoning;
+pub mod replies;
 pub mod reply;
 pub mod sampling;
 pub mod stop;

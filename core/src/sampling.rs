@@ -12,7 +12,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
-pub use options::{MAX_LOGPROBS, SamplingOptions};
+pub use options::{MAX_LOGPROBS, SamplingOptions, SamplingWishes};
 pub use random::Random;
 
 /// The token that was picked.

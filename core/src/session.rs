@@ -124,6 +124,8 @@ impl<B: Backend> DeviceSession<B> {
         let state = State::new(&backend, &spec, &dims)?;
         let scratch = Scratch::new(&backend, &spec, &dims)?;
         let weights = load(&backend, checkpoint, progress).await?;
+        // Waits for the uploads: what the driver reports late, such as a full memory, ends here.
+        backend.read(&scratch.get("tokens", 1, 1)).await?;
         Ok(Self { backend, spec, weights, state, scratch, dims, mode: Mode::default() })
     }
 

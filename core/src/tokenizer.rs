@@ -23,6 +23,7 @@ use tokenizers::tokenizer::{
     Model, Normalizer, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer as Inner,
 };
 
+use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use config::TokenizerConfig;
 pub use detokenizer::Detokenizer;
@@ -62,6 +63,18 @@ impl fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
+    /// The tokenizer of a checkpoint, where it has one.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::new`]; also where it has tokens that the model does not know.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Option<Self>> {
+        let Some(json) = checkpoint.file("tokenizer.json") else { return Ok(None) };
+        let config = checkpoint.file("tokenizer_config.json");
+        let tokenizer = Self::new(json, config.map(|c| &c[..]))?;
+        tokenizer.check_vocabulary(checkpoint.spec().vocabulary)?;
+        Ok(Some(tokenizer))
+    }
+
     /// Read `tokenizer.json` and, where the checkpoint has one, `tokenizer_config.json`.
     ///
     /// Truncation and padding that `tokenizer.json` asks for are not applied: a prompt is never

@@ -154,3 +154,39 @@ fn bad_requests_are_refused_by_name() {
     );
     refuse(Request { max_tokens: 0, ..greedy(1, 3) }, "max_tokens is 0, want at least 1");
 }
+
+#[test]
+fn a_prompt_that_goes_on_from_a_held_state_gives_what_it_gives_alone() {
+    let mut engine = engine(2, 64, 64);
+    let ids: Vec<_> = (0..2).map(|s| engine.submit(greedy(s, 9)).unwrap()).collect();
+    let replies = drain(&mut engine, &ids);
+    for (seed, (reply, _)) in [1, 0].into_iter().zip(replies.iter().rev()) {
+        let mut longer = prompt(seed, 9);
+        longer.extend(reply);
+        longer.extend([33, 44]);
+        let request = request(longer, SamplingOptions::greedy());
+        let id = engine.submit(request.clone()).unwrap();
+        let first = pollster::block_on(engine.step()).unwrap();
+        // The last token of a reply was chosen and never ran.
+        assert_eq!((first.events[0].cached, first.prefill_rows), (9 + 7, 3));
+        let mut tokens: Vec<_> = first.events[0].choice.iter().map(|c| c.token).collect();
+        tokens.extend(drain(&mut engine, &[id]).remove(0).0);
+        assert_eq!(tokens, alone(request));
+    }
+}
+
+#[test]
+fn a_held_state_that_is_no_prefix_is_not_used() {
+    let mut engine = engine(1, 64, 64);
+    let id = engine.submit(greedy(1, 9)).unwrap();
+    drain(&mut engine, &[id]);
+    for request in [greedy(1, 9), greedy(2, 30), greedy(1, 5)] {
+        let id = engine.submit(request.clone()).unwrap();
+        let first = pollster::block_on(engine.step()).unwrap();
+        assert_eq!(first.events[0].cached, 0);
+        engine.cancel(id);
+        let id = engine.submit(request.clone()).unwrap();
+        // Cancelled right after its prompt: that state is whole, yet a prompt must run at least one token.
+        assert_eq!(drain(&mut engine, &[id]).remove(0).0, alone(request));
+    }
+}

@@ -1,10 +1,7 @@
 //! `whipsnake chat`: the REPL over the engine.
 
-use anyhow::Context;
 use serde_json::{Map, Value};
-use whipsnake_core::chat::{
-    ChatTemplate, Conversation, TemplateSource, choose_template, find_templates, shielded,
-};
+use whipsnake_core::chat::{ChatTemplate, Conversation, shielded};
 use whipsnake_core::engine::{Engine, Request};
 use whipsnake_core::reply::ReplyStream;
 use whipsnake_core::sampling::SamplingOptions;
@@ -49,16 +46,12 @@ pub fn run(args: &ChatArgs, quiet: bool) -> anyhow::Result<()> {
 
 /// The checkpoint's chat template.
 fn template(model: &Model, tokenizer: &Tokenizer) -> anyhow::Result<ChatTemplate> {
-    let file = |name: &str| model.checkpoint.file(name).map(|bytes| &bytes[..]);
-    let jinja = file("chat_template.jinja").map(std::str::from_utf8).transpose();
-    let jinja = jinja.context("chat_template.jinja is not UTF-8")?;
-    let templates: Vec<TemplateSource> = find_templates(jinja, file("tokenizer_config.json"))?;
-    let Some(template) = choose_template(&templates, false) else {
-        return Err(Hinted::new(format!("{} has no chat template", model.name))
+    match ChatTemplate::of(&model.checkpoint, tokenizer)? {
+        Some(template) => Ok(template),
+        None => Err(Hinted::new(format!("{} has no chat template", model.name))
             .hint("whipsnake generate, which writes on from plain text")
-            .into());
-    };
-    Ok(ChatTemplate::new(&template.source, tokenizer.special_tokens())?)
+            .into()),
+    }
 }
 
 fn arguments(args: &ChatArgs) -> Map<String, Value> {

@@ -10,7 +10,7 @@ use whipsnake_core::tokenizer::{Special, Tokenizer};
 use crate::args::GenerateArgs;
 use crate::input;
 use crate::interrupt::Interrupt;
-use crate::output::{Event, Output, Stats, Stop, TokenLogprob, Usage};
+use crate::output::{Event, Output, Stats, Stop, TokenLogprob, Usage, summary};
 use crate::replies::{self, News};
 use crate::runtime::{self, Model};
 
@@ -155,7 +155,7 @@ impl<W: Write> Shown<'_, W> {
             self.output.end_line()?;
         }
         if !self.quiet && !self.args.json {
-            eprintln!("{}", stats.summary());
+            eprintln!("{}", summary(stats));
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ impl Answer for Scripted {
             }
         }
         let (prefill, decode) = (Duration::from_millis(10), Duration::from_millis(10));
-        Ok(Stats { prefill_tokens: 2, prefill, decode_tokens: 1, decode, stop })
+        Ok(Stats { prefill_tokens: 2, cached_tokens: 0, prefill, decode_tokens: 1, decode, stop })
     }
 }
 

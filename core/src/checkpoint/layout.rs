@@ -22,7 +22,7 @@ pub fn shards(names: &BTreeSet<String>, index: Option<&[u8]>) -> Result<Vec<Stri
             false => Err(no_weights(names)),
         };
     };
-    let shards: BTreeSet<String> = weight_map(index)?.into_values().collect();
+    let shards = named_shards(index)?;
     if let Some(missing) = shards.iter().find(|s| !names.contains(*s)) {
         return Err(Error::checkpoint(format!(
             "{missing} is missing: {INDEX} names it among {} shards; download it into the same folder",
@@ -35,6 +35,14 @@ pub fn shards(names: &BTreeSet<String>, index: Option<&[u8]>) -> Result<Vec<Stri
         )));
     }
     Ok(shards.into_iter().collect())
+}
+
+/// Names of the files that an index says hold tensors.
+///
+/// # Errors
+/// The index is damaged.
+pub fn named_shards(index: &[u8]) -> Result<BTreeSet<String>> {
+    Ok(weight_map(index)?.into_values().collect())
 }
 
 /// The error for a folder without safetensors, with what was found instead.

@@ -28,7 +28,7 @@ pub use header::{Header, LENGTH_BYTES, MAX_HEADER_BYTES, TensorInfo};
 pub use inventory::{Inventory, Unused};
 pub use json::number;
 pub(crate) use layout::Tensors;
-pub use layout::{INDEX, shards};
+pub use layout::{INDEX, SINGLE, named_shards, shards};
 use safetensors::Dtype;
 use serde_json::Value;
 use std::collections::BTreeMap;

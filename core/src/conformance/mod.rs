@@ -16,7 +16,7 @@ mod watched;
 pub use fill::{Fill, Stream};
 pub use ragged::Ragged;
 pub use rig::Rig;
-pub use suite::{Outcome, Report, Suite, run_suite};
+pub use suite::{Outcome, Report, Suite, run_suite, watch_suite};
 pub use watched::Tolerance;
 
 use crate::backend::Backend;

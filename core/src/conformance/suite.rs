@@ -36,7 +36,16 @@ impl Report {
 
 /// Runs the cases of every op whose name contains `filter`.
 pub async fn run_suite<B: Backend>(backend: &B, filter: &str) -> Report {
-    let mut suite = Suite { backend, filter, report: Report::default() };
+    watch_suite(backend, filter, &|_| {}).await
+}
+
+/// As [`run_suite`], telling every outcome as it is known.
+pub async fn watch_suite<B: Backend>(
+    backend: &B,
+    filter: &str,
+    watcher: &dyn Fn(&Outcome),
+) -> Report {
+    let mut suite = Suite { backend, filter, watcher, report: Report::default() };
     ops::run_cases(&mut suite).await;
     suite.laws().await;
     suite.report
@@ -46,6 +55,7 @@ pub async fn run_suite<B: Backend>(backend: &B, filter: &str) -> Report {
 pub struct Suite<'a, B: Backend> {
     backend: &'a B,
     filter: &'a str,
+    watcher: &'a dyn Fn(&Outcome),
     report: Report,
 }
 
@@ -63,9 +73,14 @@ impl<B: Backend> Suite<'_, B> {
                     Ok(fault) => fault,
                     Err(error) => Some(error.to_string()),
                 };
-                self.report.outcomes.push(Outcome { op, case: name, fault });
+                self.push(Outcome { op, case: name, fault });
             }
         }
+    }
+
+    fn push(&mut self, outcome: Outcome) {
+        (self.watcher)(&outcome);
+        self.report.outcomes.push(outcome);
     }
 
     /// Runs the laws, as cases of an op named `law`.
@@ -78,7 +93,7 @@ impl<B: Backend> Suite<'_, B> {
                 let fault = law.fault(self.backend, dtype).await;
                 let fault = fault.unwrap_or_else(|error| Some(error.to_string()));
                 let case = format!("{} {dtype}", law.name());
-                self.report.outcomes.push(Outcome { op: "law", case, fault });
+                self.push(Outcome { op: "law", case, fault });
             }
         }
     }

@@ -5,6 +5,7 @@ pub(crate) mod forward;
 pub mod scratch;
 pub mod spec;
 pub mod state;
+mod together;
 pub mod weights;
 
 pub use scratch::Dims;

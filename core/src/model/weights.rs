@@ -1,9 +1,10 @@
 //! A model's weights and parameters on a device.
 
 use super::spec::{
-    AttentionSpec, LatentSpec, LinearSpec, Mamba2Spec, MixerSpec, MlpSpec, ModelSpec, MoeSpec,
-    NormSpec, ParamRef, WeightRef,
+    AttentionSpec, BlockSpec, LatentSpec, LinearSpec, Mamba2Spec, MixerSpec, MlpSpec, ModelSpec,
+    MoeSpec, NormSpec, ParamRef, WeightRef,
 };
+use super::together::together;
 use crate::backend::{Backend, Memory};
 use crate::checkpoint::Checkpoint;
 use crate::error::Result;
@@ -113,7 +114,10 @@ pub struct Weights<B: Backend> {
     pub(super) head: Rc<Weight<B>>,
 }
 
-/// Puts every tensor of a checkpoint on `backend`, each read once.
+/// Blocks that load at once: where reading waits for a network, several requests are under way.
+const LANES: usize = 6;
+
+/// Puts every tensor of a checkpoint on `backend`, each read once. What a source has at hand loads in order.
 ///
 /// # Errors
 /// The checkpoint's (missing, unread or malformed tensors were refused when it was opened) and the back end's.
@@ -125,14 +129,7 @@ pub async fn load<B: Backend>(
     let spec: &ModelSpec = checkpoint.spec();
     let loader = Loader { backend, checkpoint, progress };
     let embedding = loader.weight(&spec.embedding).await?;
-    let mut blocks = Vec::with_capacity(spec.blocks.len());
-    for block in &spec.blocks {
-        let mut mixers = Vec::new();
-        for mixer in &block.mixers {
-            mixers.push(loader.mixer(mixer).await?);
-        }
-        blocks.push(Block { norm: loader.norm(&block.norm).await?, scale: block.scale, mixers });
-    }
+    let blocks = together(LANES, spec.blocks.iter().map(|block| loader.block(block))).await?;
     let head = match spec.head == spec.embedding {
         true => embedding.clone(),
         false => loader.weight(&spec.head).await?,
@@ -188,6 +185,14 @@ impl<B: Backend> Loader<'_, B> {
     async fn linear(&self, linear: &LinearSpec) -> Result<Linear<B>> {
         let weight = self.weight(&linear.weight).await?;
         Ok(Linear { weight, bias: self.optional(linear.bias.as_ref()).await? })
+    }
+
+    async fn block(&self, block: &BlockSpec) -> Result<Block<B>> {
+        let mut mixers = Vec::new();
+        for mixer in &block.mixers {
+            mixers.push(self.mixer(mixer).await?);
+        }
+        Ok(Block { norm: self.norm(&block.norm).await?, scale: block.scale, mixers })
     }
 
     async fn mixer(&self, mixer: &MixerSpec) -> Result<Mixer<B>> {

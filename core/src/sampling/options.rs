@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
+
 use crate::error::{Error, Result};
 
 /// The most log-probabilities for each token, as in the OpenAI API.
@@ -46,6 +48,50 @@ impl Default for SamplingOptions {
             logit_bias: BTreeMap::new(),
             seed: None,
             logprobs: None,
+        }
+    }
+}
+
+/// What somebody says about sampling; what is left out is taken from elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct SamplingWishes {
+    /// As in [`SamplingOptions`], like all that follow.
+    pub temperature: Option<f32>,
+    /// See above.
+    pub top_k: Option<u32>,
+    /// See above.
+    pub top_p: Option<f32>,
+    /// See above.
+    pub min_p: Option<f32>,
+    /// See above.
+    pub repetition_penalty: Option<f32>,
+    /// See above.
+    pub presence_penalty: Option<f32>,
+    /// See above.
+    pub frequency_penalty: Option<f32>,
+    /// See above.
+    pub logit_bias: BTreeMap<u32, f32>,
+    /// See above.
+    pub seed: Option<u64>,
+    /// See above.
+    pub logprobs: Option<usize>,
+}
+
+impl SamplingWishes {
+    /// These, and `defaults` where nothing is said.
+    pub fn over(self, defaults: SamplingOptions) -> SamplingOptions {
+        SamplingOptions {
+            temperature: self.temperature.unwrap_or(defaults.temperature),
+            top_k: self.top_k.unwrap_or(defaults.top_k),
+            top_p: self.top_p.unwrap_or(defaults.top_p),
+            min_p: self.min_p.unwrap_or(defaults.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(defaults.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+            logit_bias: self.logit_bias,
+            seed: self.seed.or(defaults.seed),
+            logprobs: self.logprobs.or(defaults.logprobs),
         }
     }
 }
