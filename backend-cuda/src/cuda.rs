@@ -12,7 +12,7 @@ use cudarc::driver::{CudaEvent, sys};
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::HashMap;
 use std::rc::Rc;
-use whipsnake_core::backend::{Backend, Ledger, Memory, Policy, StepKey};
+use whipsnake_core::backend::{Backend, Ledger, MatrixScales, Memory, Policy, StepKey};
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::*;
 use whipsnake_core::step::Step;
@@ -47,6 +47,7 @@ impl Options {
             kv: self.kv,
             alignment: ALIGNMENT,
             group_experts_from: 16,
+            matrix_scales: MatrixScales::All,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Wgpu;
 use crate::buffer::{ALIGNMENT, Buffer};
-use whipsnake_core::backend::{Backend, Ledger, Memory, Policy, StepKey};
+use whipsnake_core::backend::{Backend, Ledger, MatrixScales, Memory, Policy, StepKey};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::*;
 use whipsnake_core::step::Step;
@@ -19,6 +19,7 @@ pub const POLICY: Policy = Policy {
     // 256 fits usize.
     alignment: ALIGNMENT as usize,
     group_experts_from: GROUP_EXPERTS_FROM,
+    matrix_scales: MatrixScales::Quantised,
 };
 
 /// The op methods: each goes to the function of its name in `ops/`.

@@ -4,6 +4,7 @@
 //! scales of each piece, then, where the format has a scale of the matrix, one f32 an expert.
 
 use crate::Wgpu;
+use crate::backend::POLICY;
 use crate::buffer::{ALIGNMENT, Buffer};
 use std::ops::Range;
 use whipsnake_core::backend::Memory;
@@ -56,11 +57,6 @@ pub(crate) struct Piece<'a> {
     pub data: &'a Buffer,
     /// Block scales; the elements again where the format has none, so that every format binds alike.
     pub scales: &'a Buffer,
-}
-
-/// Whether a matrix of this format carries a scale.
-const fn has_matrix_scales(format: Format) -> bool {
-    matches!(format, Format::Nvfp4 | Format::Fp8)
 }
 
 impl Wgpu {
@@ -132,7 +128,7 @@ impl Wgpu {
             }
         }
         let scales: Vec<f32> = stored.parts.iter().map(|p| p.scale).collect();
-        if has_matrix_scales(format) {
+        if POLICY.matrix_scales.kept(format) {
             let buffer = self.buffer(scales.len() as u64 * 4, Memory::Weights, &stored.name)?;
             self.queue.write_buffer(buffer.raw(), 0, bytemuck::cast_slice(&scales));
             planes.push(buffer);

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::ops::*;
 use crate::step::{FusedOp, Step};
 use crate::tensor::{DType, Tensor};
-use crate::weight::{StoredWeight, Weight};
+use crate::weight::{Format, StoredWeight, Weight};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 
@@ -69,6 +69,31 @@ pub struct Policy {
     pub alignment: usize,
     /// From this many rows on, experts run on rows sorted by expert (`moe_group`).
     pub group_experts_from: usize,
+    /// Whether the scale of a whole matrix takes memory on the device.
+    pub matrix_scales: MatrixScales,
+}
+
+/// Which weights have a buffer with an f32 scale for each of their matrices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MatrixScales {
+    /// None: the scales are numbers on the host.
+    Host,
+    /// Those of a format that has such scales.
+    Quantised,
+    /// All.
+    All,
+}
+
+impl MatrixScales {
+    /// Whether weights of `format` have the buffer.
+    pub fn kept(self, format: Format) -> bool {
+        match self {
+            Self::Host => false,
+            Self::Quantised => matches!(format, Format::Nvfp4 | Format::Fp8),
+            Self::All => true,
+        }
+    }
 }
 
 /// Identifies the steps that encode the same list of ops with the same operands.

@@ -1,7 +1,7 @@
 //! Geometries against the published sizes, and the plan's figures, exact.
 
 use std::path::Path;
-use whipsnake_core::backend::{Backend, Policy};
+use whipsnake_core::backend::{Backend, MatrixScales, Policy};
 use whipsnake_core::checkpoint::{Checkpoint, Geometry};
 use whipsnake_core::conformance::golden::names;
 use whipsnake_core::cpu::Cpu;
@@ -14,8 +14,13 @@ use whipsnake_core::weight::Format;
 const GIB: f64 = (1u64 << 30) as f64;
 
 fn request(widen: bool) -> Request {
-    let policy =
-        Policy { activations: DType::BF16, kv: DType::BF16, alignment: 256, group_experts_from: 2 };
+    let policy = Policy {
+        activations: DType::BF16,
+        kv: DType::BF16,
+        alignment: 256,
+        group_experts_from: 2,
+        matrix_scales: MatrixScales::All,
+    };
     Request { policy, dims: Dims { slots: 4, context: 4096, rows: 512, outputs: 64 }, widen }
 }
 
@@ -31,6 +36,7 @@ fn geometries_have_the_published_number_of_parameters() {
         ("nemotron-3-nano-fp8", 31.578),
         ("nemotron-3-nano-nvfp4", 31.578),
         ("nemotron-3-nano-4b", 3.97),
+        ("nemotron-3-nano-4b-nvfp4", 3.97),
         ("nemotron-nano-9b-v2", 8.89),
         ("nemotron-h-8b", 8.10),
         ("nemotron-3-super-120b-nvfp4", 120.67),
@@ -131,7 +137,7 @@ fn every_tensor_has_a_line() {
     let text = plan.tensors();
     assert_eq!(text.lines().count(), plan.rows.len());
     let line = text.lines().find(|l| l.starts_with("backbone.layers.0.mixer.A_log ")).unwrap();
-    assert_eq!(line.split_whitespace().collect::<Vec<_>>()[1..], ["bf16", "96", "f32", "256"]);
+    assert_eq!(line.split_whitespace().collect::<Vec<_>>()[1..], ["bf16", "96", "f32", "192"]);
 }
 
 #[test]

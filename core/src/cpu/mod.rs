@@ -12,7 +12,7 @@ mod scan;
 mod simd;
 mod weight;
 
-use crate::backend::{Backend, Ledger, Memory, Policy, StepKey};
+use crate::backend::{Backend, Ledger, MatrixScales, Memory, Policy, StepKey};
 use crate::error::Result;
 use crate::ops::*;
 use crate::tensor::{DType, Tensor};
@@ -86,7 +86,13 @@ impl Backend for Cpu {
     }
 
     fn policy(&self) -> Policy {
-        Policy { activations: DType::F32, kv: DType::F32, alignment: 4, group_experts_from: 2 }
+        Policy {
+            activations: DType::F32,
+            kv: DType::F32,
+            alignment: 4,
+            group_experts_from: 2,
+            matrix_scales: MatrixScales::Host,
+        }
     }
 
     fn allocate(&self, bytes: usize, class: Memory, _label: &str) -> Result<CpuBuffer> {

@@ -5,7 +5,9 @@
 //!   number beside them and counts nothing;
 //! - a small parameter becomes f32;
 //! - a tensor that is recognised and not run takes nothing;
-//! - planes and buffers are padded to the alignment of the back end.
+//! - buffers are padded to the alignment of the back end: one for the elements of a weight, with all its experts, one
+//!   for its block scales, and one for its matrix scales where the back end keeps those on the device. A weight that a
+//!   device cannot bind whole is cut into pieces, each padded.
 //!
 //! "Widened" prices F16 and BF16 weights as f32, the choice of engines that keep no narrow floats; quantised weights
 //! stay as they are.
@@ -78,7 +80,9 @@ impl Plan {
     /// As [`Checkpoint::inventory`].
     pub fn new(checkpoint: &Checkpoint, request: Request) -> Result<Self> {
         let spec = checkpoint.spec();
-        let rows = Pricer { checkpoint, request }.rows(spec, &checkpoint.inventory()?)?;
+        let mut pricer = Pricer { checkpoint, request, rows: Vec::new(), weights: 0 };
+        pricer.price(spec, &checkpoint.inventory()?)?;
+        let Pricer { rows, weights, .. } = pricer;
         let padding = request.policy.alignment;
         let mut memory = Ledger::default();
         for area in state_areas(spec, &request.policy, &request.dims) {
@@ -87,7 +91,7 @@ impl Plan {
         for area in areas(spec, &request.policy, &request.dims) {
             memory.scratch += padded(wide(area.bytes()), padding);
         }
-        memory.weights = rows.iter().map(|r| r.resident_bytes).sum();
+        memory.weights = weights;
         Ok(Self {
             request,
             stored_bytes: rows.iter().map(|r| r.stored_bytes).sum(),
@@ -117,27 +121,28 @@ fn wide(size: usize) -> u64 {
 struct Pricer<'a> {
     checkpoint: &'a Checkpoint,
     request: Request,
+    rows: Vec<Row>,
+    /// Bytes of all buffers of weights and parameters.
+    weights: u64,
 }
 
 impl Pricer<'_> {
-    fn rows(&self, spec: &ModelSpec, inventory: &Inventory) -> Result<Vec<Row>> {
-        let mut rows = Vec::new();
-        self.weight(&mut rows, "embedding", &spec.embedding)?;
+    fn price(&mut self, spec: &ModelSpec, inventory: &Inventory) -> Result<()> {
+        self.weight("embedding", &spec.embedding)?;
         for block in &spec.blocks {
             let part = block.mixers.first().map_or("norm", MixerSpec::kind);
             for weight in block.weights() {
-                self.weight(&mut rows, part, weight)?;
+                self.weight(part, weight)?;
             }
             for param in block.params() {
-                let part = if *param == block.norm.weight { "norm" } else { part };
-                rows.push(self.param(part, param)?);
+                self.param(if *param == block.norm.weight { "norm" } else { part }, param)?;
             }
         }
-        rows.push(self.param("norm", &spec.final_norm.weight)?);
+        self.param("norm", &spec.final_norm.weight)?;
         if spec.head != spec.embedding {
-            self.weight(&mut rows, "head", &spec.head)?;
+            self.weight("head", &spec.head)?;
         }
-        rows.extend(inventory.unused.iter().map(|u| Row {
+        self.rows.extend(inventory.unused.iter().map(|u| Row {
             name: u.name.clone(),
             part: "unused",
             stored: u.dtype.to_string().to_lowercase(),
@@ -145,12 +150,18 @@ impl Pricer<'_> {
             resident: "-",
             resident_bytes: 0,
         }));
-        Ok(rows)
+        Ok(())
     }
 
-    fn weight(&self, rows: &mut Vec<Row>, part: &'static str, weight: &WeightRef) -> Result<()> {
+    /// Counts a buffer.
+    fn buffer(&mut self, bytes: u64) {
+        self.weights += padded(bytes, self.request.policy.alignment);
+    }
+
+    fn weight(&mut self, part: &'static str, weight: &WeightRef) -> Result<()> {
         let stored = self.checkpoint.describe(weight)?;
         let narrow = matches!(stored.format, Format::F16 | Format::BF16);
+        let (mut elements, mut block_scales) = (0, 0);
         for tensor in stored.tensors {
             let (resident, bytes) = match tensor.role {
                 Role::MatrixScale => ("-", 0),
@@ -160,28 +171,37 @@ impl Pricer<'_> {
                 Role::BlockScales => ("e4m3", tensor.bytes),
                 Role::Data | Role::Param => (stored.format.name(), tensor.bytes),
             };
-            rows.push(Row {
+            *if tensor.role == Role::BlockScales { &mut block_scales } else { &mut elements } +=
+                bytes;
+            self.rows.push(Row {
                 name: tensor.name,
                 part,
                 stored: tensor.dtype.to_string().to_lowercase(),
                 stored_bytes: tensor.bytes,
                 resident,
-                resident_bytes: padded(bytes, self.request.policy.alignment),
+                resident_bytes: bytes,
             });
+        }
+        self.buffer(elements);
+        self.buffer(block_scales);
+        if self.request.policy.matrix_scales.kept(stored.format) {
+            self.buffer(4 * wide(weight.names.len()));
         }
         Ok(())
     }
 
-    fn param(&self, part: &'static str, param: &ParamRef) -> Result<Row> {
+    fn param(&mut self, part: &'static str, param: &ParamRef) -> Result<()> {
         let stored = self.checkpoint.describe_param(param)?;
         let bytes = wide(param.rows) * wide(param.cols) * 4;
-        Ok(Row {
+        self.buffer(bytes);
+        self.rows.push(Row {
             name: stored.name,
             part,
             stored: stored.dtype.to_string().to_lowercase(),
             stored_bytes: stored.bytes,
             resident: "f32",
-            resident_bytes: padded(bytes, self.request.policy.alignment),
-        })
+            resident_bytes: bytes,
+        });
+        Ok(())
     }
 }
