@@ -14,6 +14,10 @@ use whipsnake_core::error::{Error, Result};
 const COMMON: &str = include_str!("../../kernels/common.cuh");
 const COMMON_MMA: &str = include_str!("../../kernels/common_mma.cuh");
 const COMMON_ATTENTION: &str = include_str!("../../kernels/common_attention.cuh");
+const COMMON_FOURS: &str = include_str!("../../kernels/common_fours.cuh");
+const COMMON_SCAN: &str = include_str!("../../kernels/common_scan.cuh");
+const COMMON_SM90: &str = include_str!("../../kernels/common_sm90.cuh");
+const COMMON_WGMMA: &str = include_str!("../../kernels/common_wgmma.cuh");
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
@@ -35,6 +39,8 @@ pub const SOURCES: &[(&str, &str)] = sources![
     "kv_append",
     "common_load",
     "matmul",
+    "matmul_dequantise",
+    "matmul_split",
     "moe_combine",
     "moe_group",
     "moe_matmul",
@@ -44,15 +50,23 @@ pub const SOURCES: &[(&str, &str)] = sources![
     "scale",
     "select_rows",
     "ssm_scan",
+    "ssm_scan_chunk",
     "top_k",
 ];
+
+/// Kernel files that only Hopper's instructions can serve.
+pub const HOPPER_SOURCES: &[(&str, &str)] = sources!["matmul_sm90", "moe_matmul_sm90"];
 
 /// The text of a kernel file with its helpers in place.
 pub fn expand(source: &str) -> String {
     // Outer helpers first: each brings in those that it includes itself.
     source
         .replace("#include \"common_attention.cuh\"", COMMON_ATTENTION)
+        .replace("#include \"common_sm90.cuh\"", COMMON_SM90)
+        .replace("#include \"common_wgmma.cuh\"", COMMON_WGMMA)
+        .replace("#include \"common_fours.cuh\"", COMMON_FOURS)
         .replace("#include \"common_mma.cuh\"", COMMON_MMA)
+        .replace("#include \"common_scan.cuh\"", COMMON_SCAN)
         .replace("#include \"common.cuh\"", COMMON)
 }
 
@@ -157,6 +171,7 @@ impl Kernels {
         }
         let source = SOURCES
             .iter()
+            .chain(HOPPER_SOURCES)
             .find(|(name, _)| *name == file)
             .map(|(_, source)| expand(source))
             .ok_or_else(|| Error::device(format!("cuda: no kernel file {file}")))?;

@@ -6,6 +6,7 @@
 
 pub mod bench;
 pub mod compile;
+mod cublaslt;
 mod cuda;
 mod driver;
 mod kernels;
@@ -15,10 +16,11 @@ mod ops;
 pub mod probe;
 mod staging;
 mod step;
+mod switches;
 mod view;
 mod weight;
 
 pub use cuda::{Cuda, Options};
-pub use kernels::{SOURCES, expand};
+pub use kernels::{HOPPER_SOURCES, SOURCES, expand};
 pub use memory::CudaBuffer;
 pub use probe::{DeviceReport, devices};

@@ -1,5 +1,6 @@
 //! Linear layers: tensor cores for bf16 activations, the plain form for everything else.
 
+use super::matmul_many::matmul_many;
 use super::{GRID_Y, StoreArg};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
@@ -54,6 +55,9 @@ pub(super) fn vec_warps(inputs: usize, columns: usize) -> u32 {
 }
 
 pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
+    if matmul_many(cuda, op)? {
+        return Ok(());
+    }
     let [rows, outputs] = op.out.shape();
     let mut args = Args::new();
     args.push(window(&op.x))
