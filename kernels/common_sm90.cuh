@@ -10,8 +10,8 @@
 #include "common_fours.cuh"
 #include "common_wgmma.cuh"
 
-__device__ inline void copy_async_far(u32 to, const void* from, u32 bytes) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+__device__ inline void copy_async_far(u32 to, const void* from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 // Two E4M3 block scales as `block_scale` makes them.
@@ -27,7 +27,7 @@ __device__ inline void block_scales(u16 bytes, u32* out) {
 
 // ---- the tile
 
-constexpr u32 WIDE_THREADS = 256, WIDE_OUTPUTS = 256;
+constexpr u32 WIDE_THREADS = 256;
 
 template <int MT, int ROWS, int STAGES>
 struct Wide {
@@ -62,7 +62,7 @@ struct Wide {
             }
 #pragma unroll
             for (int i = 0; i < MT; i++) {
-                copy_async_far(w_to + 4096 * i, codes[i], 16);
+                copy_async_far(w_to + 4096 * i, codes[i]);
                 codes[i] += 32;
             }
             target = target == memory + (STAGES - 1) * STAGE ? memory : target + STAGE;

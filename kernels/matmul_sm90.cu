@@ -1,7 +1,7 @@
 // out = x weight^T + bias, or out += scale * (x weight^T + bias), for many rows on Hopper (matmul.cu has the operands;
 // common_sm90.cuh the method). NVFP4 weights, bf16 x, out f32 or bf16; whole multiples of 64 inputs and 4 outputs.
 //
-// matmul_sm90: one block computes 128 outputs by 128 rows; blockIdx.x = outputs, y = rows.
+// matmul_sm90_ROWS: one block computes 128 outputs by ROWS rows; blockIdx.x = outputs, y = rows.
 #include "common_sm90.cuh"
 
 // Twin of `Linear` in matmul_many.rs.
@@ -14,8 +14,8 @@ struct Linear {
     u32 rows, unused;
 };
 
-extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 2) matmul_sm90(__grid_constant__ const Linear p) {
-    constexpr int ROWS = 128;
+template <int ROWS>
+__device__ inline void wide(const Linear& p) {
     using W = Wide<1, ROWS, 5>;
     extern __shared__ __align__(1024) char memory[];
     u32 first = blockIdx.x * W::OUTPUTS, base = blockIdx.y * ROWS;
@@ -32,3 +32,6 @@ extern "C" __global__ void __launch_bounds__(WIDE_THREADS, 2) matmul_sm90(__grid
         store_four(p.out, base + row, output, v, p.how);
     });
 }
+
+extern "C" __global__ void __launch_bounds__(256, 2) matmul_sm90_128(__grid_constant__ const Linear p) { wide<128>(p); }
+extern "C" __global__ void __launch_bounds__(256, 1) matmul_sm90_256(__grid_constant__ const Linear p) { wide<256>(p); }

@@ -117,6 +117,20 @@ __device__ inline void publish(u32 memory, const float (*s)[4], u32 row, u32 col
     }
 }
 
+// Between memory and a warp's part of the state.
+template <bool OUT>
+__device__ inline void move_state(float* at, u64 stride, u32 rows, u32 cols, float (*s)[4]) {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        u32 row = i % 2 * 8, col = i / 2 * 8;
+        if (row >= rows || col >= cols) continue;
+        float2* both = reinterpret_cast<float2*>(at + row * stride + col);
+        float* v = s[i / 2] + i % 2 * 2;
+        if (OUT) *both = make_float2(v[0], v[1]);
+        else v[0] = both->x, v[1] = both->y;
+    }
+}
+
 // What the state before the chunk says: 16 tokens by 8 rows of it.
 __device__ inline void from_state(u32 memory, const u32 (*c)[4], u32 quarter, float* y) {
     u32 lane = threadIdx.x % 32;
@@ -231,22 +245,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ssm_scan_chunk(Scan p) 
     float s[2][4] = {};
     float* states = reinterpret_cast<float*>(p.state.data) +
                     ((u64(segment.slot) * p.heads + head) * p.head_dim + first_row) * p.state.stride;
-    auto each_state = [&](auto visit) {
-#pragma unroll
-        for (int v = 0; v < 2; v++) {
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                u32 row = state_row + 8 * r, col = state_col + 8 * v;
-                if (first_row + row < p.head_dim && col < n) visit(states + row * p.state.stride + col, s[v] + 2 * r);
-            }
-        }
-    };
-    if (segment.position > 0) {
-        each_state([](const float* from, float* v) {
-            v[0] = from[0];
-            v[1] = from[1];
-        });
-    }
+    states += state_row * p.state.stride + state_col;
+    u32 rows_left = p.head_dim - min(first_row + state_row, p.head_dim), cols_left = n - min(state_col, n);
+    if (segment.position > 0) move_state<false>(states, p.state.stride, rows_left, cols_left, s);
     publish(memory, s, state_row, state_col);
     // The first tokens meet the fewest sources: their last warp has time.
     bool timer = tokens == 0 && quarter == 3;
@@ -293,8 +294,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ssm_scan_chunk(Scan p) 
         copy_wait<0>();
         __syncthreads();
     }
-    each_state([](float* to, const float* v) {
-        to[0] = v[0];
-        to[1] = v[1];
-    });
+    move_state<true>(states, p.state.stride, rows_left, cols_left, s);
 }

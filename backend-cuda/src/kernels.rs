@@ -10,14 +10,16 @@ use std::ffi::c_void;
 use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
-/// Replaces the include lines of the kernels: NVRTC gets one text.
-const COMMON: &str = include_str!("../../kernels/common.cuh");
-const COMMON_MMA: &str = include_str!("../../kernels/common_mma.cuh");
-const COMMON_ATTENTION: &str = include_str!("../../kernels/common_attention.cuh");
-const COMMON_FOURS: &str = include_str!("../../kernels/common_fours.cuh");
-const COMMON_SCAN: &str = include_str!("../../kernels/common_scan.cuh");
-const COMMON_SM90: &str = include_str!("../../kernels/common_sm90.cuh");
-const COMMON_WGMMA: &str = include_str!("../../kernels/common_wgmma.cuh");
+/// The helpers that kernels include; NVRTC gets one text.
+const HELPERS: [(&str, &str); 7] = [
+    ("common.cuh", include_str!("../../kernels/common.cuh")),
+    ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
+    ("common_fours.cuh", include_str!("../../kernels/common_fours.cuh")),
+    ("common_mma.cuh", include_str!("../../kernels/common_mma.cuh")),
+    ("common_scan.cuh", include_str!("../../kernels/common_scan.cuh")),
+    ("common_sm90.cuh", include_str!("../../kernels/common_sm90.cuh")),
+    ("common_wgmma.cuh", include_str!("../../kernels/common_wgmma.cuh")),
+];
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
@@ -57,17 +59,28 @@ pub const SOURCES: &[(&str, &str)] = sources![
 /// Kernel files that only Hopper's instructions can serve.
 pub const HOPPER_SOURCES: &[(&str, &str)] = sources!["matmul_sm90", "moe_matmul_sm90"];
 
-/// The text of a kernel file with its helpers in place.
+/// The text of a kernel file with its helpers in place, each once.
 pub fn expand(source: &str) -> String {
-    // Outer helpers first: each brings in those that it includes itself.
-    source
-        .replace("#include \"common_attention.cuh\"", COMMON_ATTENTION)
-        .replace("#include \"common_sm90.cuh\"", COMMON_SM90)
-        .replace("#include \"common_wgmma.cuh\"", COMMON_WGMMA)
-        .replace("#include \"common_fours.cuh\"", COMMON_FOURS)
-        .replace("#include \"common_mma.cuh\"", COMMON_MMA)
-        .replace("#include \"common_scan.cuh\"", COMMON_SCAN)
-        .replace("#include \"common.cuh\"", COMMON)
+    let mut text = String::new();
+    include(source, &mut Vec::new(), &mut text);
+    text
+}
+
+fn include(source: &str, seen: &mut Vec<&'static str>, text: &mut String) {
+    for line in source.lines() {
+        let wanted = line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"'));
+        match HELPERS.iter().find(|(name, _)| Some(*name) == wanted) {
+            Some((name, _)) if seen.contains(name) => {}
+            Some((name, helper)) => {
+                seen.push(name);
+                include(helper, seen, text);
+            }
+            None => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
 }
 
 /// The name that compilers give a device: `sm_90a`, since kernels use what only that architecture has.

@@ -8,12 +8,13 @@ const HOPPER: [&str; 1] = ["sm_90a"];
 
 /// Most registers of a thread, by part of the kernel's name, first match first. Tiles hold 128 sums a thread and the
 /// scan and attention their state; the last line is what 1,024 threads of a block may use.
-const REGISTERS: [(&str, u32); 10] = [
+const REGISTERS: [(&str, u32); 11] = [
     // 128 sums a thread beside their fragments.
-    ("moe_matmul_sm90_256", 255),
+    ("sm90_256", 255),
     // 32 values of state a lane; architectures with other latencies keep more of a chunk in flight.
     ("_32_32_1_4", 255),
     ("matmul_plain", 80),
+    ("matmul_split", 80),
     ("matmul_tile_", 255),
     ("attention_tile_", 192),
     ("attention_decode_", 192),

@@ -89,10 +89,13 @@ pub(super) fn matmul_many(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
         rows: narrow(rows),
         unused: 0,
     };
-    // Rows and stages of the kernel.
-    let grid = [narrow(op.weight.rows.div_ceil(WIDE_OUTPUTS)), narrow(rows.div_ceil(128)), 1];
-    let shape = Shape { grid, threads: 256, shared: wide_shared(128, 5) };
-    cuda.launch("matmul_sm90", "matmul_sm90", shape, &mut super::one(linear)).map(|()| true)
+    // Wide tiles convert the weight less often; narrow ones fill the device earlier.
+    let outputs = op.weight.rows.div_ceil(WIDE_OUTPUTS);
+    let tile = if outputs * rows.div_ceil(256) >= 4 * cuda.multiprocessors() { 256 } else { 128 };
+    let grid = [narrow(outputs), narrow(rows.div_ceil(tile)), 1];
+    let shape = Shape { grid, threads: 256, shared: wide_shared(tile, 5) };
+    let name = format!("matmul_sm90_{tile}");
+    cuda.launch("matmul_sm90", &name, shape, &mut super::one(linear)).map(|()| true)
 }
 
 /// f32 weights as sums of three bf16.

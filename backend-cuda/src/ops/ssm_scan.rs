@@ -84,7 +84,7 @@ fn chunked(cuda: &Cuda, op: &SsmScan<Cuda>) -> bool {
     let sizes =
         op.state_size <= 128 && op.state_size.is_multiple_of(8) && op.head_dim.is_multiple_of(8);
     let long = op.segments.shape.longest >= CHUNK_FROM;
-    let operands = [&op.x, &op.b, &op.c, &op.out].into_iter().all(fits);
+    let operands = [&op.x, &op.b, &op.c, &op.out].into_iter().all(fits) && in_pieces(&op.state);
     cuda.tuned() && long && sizes && operands && on("scan_chunk")
 }
 
