@@ -18,12 +18,6 @@ struct Heads {
     u32 parts, unused;
 };
 
-// Two bf16 whose sum is the value, for two values.
-__device__ inline void split(float low, float high, u32& coarse, u32& fine) {
-    coarse = f32_bf16x2(low, high);
-    fine = f32_bf16x2(low - bits_f32(coarse << 16), high - bits_f32(coarse & 0xffff0000u));
-}
-
 // Query fragments of heads `row` and `row + 8` of the product: chunk c holds dims 32c + 8t .. + 7.
 template <int W>
 __device__ inline void load_queries(const u16* low, const u16* high, u32 d, u32 (*q)[4][2]) {

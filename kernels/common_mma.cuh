@@ -23,6 +23,12 @@ __device__ inline u32 multiply(u32 a, u32 b) {
     return d;
 }
 
+// Two bf16 whose sum is the value, for two values.
+__device__ inline void split(float low, float high, u32& coarse, u32& fine) {
+    coarse = f32_bf16x2(low, high);
+    fine = f32_bf16x2(low - bits_f32(coarse << 16), high - bits_f32(coarse & 0xffff0000u));
+}
+
 // Columns of 16 stored bytes.
 template <int FORMAT>
 constexpr int COLUMNS = FORMAT == W_NVFP4 ? 32 : FORMAT == W_FP8 ? 16 : 8;

@@ -11,15 +11,7 @@
 // holds E elements of R rows in registers from the first token to the last. B, C, dt and x of the next T tokens are on
 // their way while the present ones run. The sums over lanes are shared: each exchange halves the values that a lane
 // still adds up. Elements past N and rows past P are zero throughout. Limits: N <= E * L.
-#include "common.cuh"
-
-struct Scan {
-    Window x, b, c, dt, out, state;
-    const float* params;
-    const Segment* table;
-    u32 heads, head_dim, state_size, tiles;
-    float low, high;
-};
+#include "common_scan.cuh"
 
 template <class A>
 struct alignas(4 * sizeof(A)) Four {

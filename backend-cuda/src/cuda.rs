@@ -1,6 +1,7 @@
 //! The back end: one device, one stream, its kernels, its memory.
 
 use crate::compile::Compiler;
+use crate::cublaslt::CublasLt;
 use crate::driver::{Block, Driver, Shape, checked};
 use crate::kernels::{Args, Kernels};
 use crate::memory::{ALIGNMENT, CudaBuffer, Pool};
@@ -9,7 +10,7 @@ use crate::step::Recorded;
 use crate::switches::on;
 use crate::view::pointer;
 use cudarc::driver::{CudaEvent, sys};
-use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::cell::{Cell, OnceCell, Ref, RefCell, RefMut};
 use std::collections::HashMap;
 use std::rc::Rc;
 use whipsnake_core::backend::{Backend, Ledger, MatrixScales, Memory, Policy, StepKey};
@@ -65,7 +66,10 @@ pub struct Cuda {
     staging: RefCell<Staging>,
     kernels: Kernels,
     pool: Pool,
+    /// Opened at the first product that wants it.
+    cublaslt: OnceCell<Option<CublasLt>>,
     multiprocessors: usize,
+    capability: (i32, i32),
     options: Options,
     driver: Rc<Driver>,
 }
@@ -106,7 +110,9 @@ impl Cuda {
             staging: RefCell::new(Staging::new(driver.clone())?),
             kernels: Kernels::new(driver.clone(), Compiler::find()?, capability),
             pool: Pool::new(driver.clone()),
+            cublaslt: OnceCell::new(),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1),
+            capability,
             options,
             driver,
         })
@@ -146,6 +152,19 @@ impl Cuda {
 
     pub(crate) fn multiprocessors(&self) -> usize {
         self.multiprocessors
+    }
+
+    /// Whether the device has the instructions of `sm_90a`.
+    pub(crate) fn hopper(&self) -> bool {
+        self.capability == (9, 0)
+    }
+
+    /// The vendor's dense products, where they can be had. A capture only uses what an eager run has opened.
+    pub(crate) fn cublaslt(&self) -> Option<&CublasLt> {
+        if self.capturing() && self.cublaslt.get().is_none() {
+            return None;
+        }
+        self.cublaslt.get_or_init(|| CublasLt::open(self)).as_ref()
     }
 
     /// Whether the tuned kernels may run.

@@ -10,11 +10,17 @@ use std::ffi::c_void;
 use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
-/// Replaces the include lines of the kernels: NVRTC gets one text.
-const COMMON: &str = include_str!("../../kernels/common.cuh");
-const COMMON_MMA: &str = include_str!("../../kernels/common_mma.cuh");
-const COMMON_VEC: &str = include_str!("../../kernels/common_vec.cuh");
-const COMMON_ATTENTION: &str = include_str!("../../kernels/common_attention.cuh");
+/// The helpers that kernels include; NVRTC gets one text.
+const HELPERS: [(&str, &str); 8] = [
+    ("common.cuh", include_str!("../../kernels/common.cuh")),
+    ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
+    ("common_fours.cuh", include_str!("../../kernels/common_fours.cuh")),
+    ("common_mma.cuh", include_str!("../../kernels/common_mma.cuh")),
+    ("common_scan.cuh", include_str!("../../kernels/common_scan.cuh")),
+    ("common_sm90.cuh", include_str!("../../kernels/common_sm90.cuh")),
+    ("common_vec.cuh", include_str!("../../kernels/common_vec.cuh")),
+    ("common_wgmma.cuh", include_str!("../../kernels/common_wgmma.cuh")),
+];
 
 macro_rules! sources {
     ($($name:literal),* $(,)?) => {
@@ -37,6 +43,8 @@ pub const SOURCES: &[(&str, &str)] = sources![
     "kv_append",
     "common_load",
     "matmul",
+    "matmul_dequantise",
+    "matmul_split",
     "matmul_vec",
     "moe_combine",
     "moe_down",
@@ -51,18 +59,36 @@ pub const SOURCES: &[(&str, &str)] = sources![
     "scale",
     "select_rows",
     "ssm_scan",
+    "ssm_scan_chunk",
     "ssm_scan_step",
     "top_k",
 ];
 
-/// The text of a kernel file with its helpers in place.
+/// Kernel files that only Hopper's instructions can serve.
+pub const HOPPER_SOURCES: &[(&str, &str)] = sources!["matmul_sm90", "moe_matmul_sm90"];
+
+/// The text of a kernel file with its helpers in place, each once.
 pub fn expand(source: &str) -> String {
-    // Outer helpers first: each brings in those that it includes itself.
-    source
-        .replace("#include \"common_attention.cuh\"", COMMON_ATTENTION)
-        .replace("#include \"common_vec.cuh\"", COMMON_VEC)
-        .replace("#include \"common_mma.cuh\"", COMMON_MMA)
-        .replace("#include \"common.cuh\"", COMMON)
+    let mut text = String::new();
+    include(source, &mut Vec::new(), &mut text);
+    text
+}
+
+fn include(source: &str, seen: &mut Vec<&'static str>, text: &mut String) {
+    for line in source.lines() {
+        let wanted = line.strip_prefix("#include \"").and_then(|rest| rest.strip_suffix('"'));
+        match HELPERS.iter().find(|(name, _)| Some(*name) == wanted) {
+            Some((name, _)) if seen.contains(name) => {}
+            Some((name, helper)) => {
+                seen.push(name);
+                include(helper, seen, text);
+            }
+            None => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
 }
 
 /// The name that compilers give a device: `sm_90a`, since kernels use what only that architecture has.
@@ -179,6 +205,7 @@ impl Kernels {
         }
         let source = SOURCES
             .iter()
+            .chain(HOPPER_SOURCES)
             .find(|(name, _)| *name == file)
             .map(|(_, source)| expand(source))
             .ok_or_else(|| Error::device(format!("cuda: no kernel file {file}")))?;

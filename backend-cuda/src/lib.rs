@@ -7,6 +7,7 @@
 mod bench;
 mod clock;
 pub mod compile;
+mod cublaslt;
 mod cuda;
 mod driver;
 mod kernels;
@@ -21,6 +22,6 @@ mod view;
 mod weight;
 
 pub use cuda::{Cuda, Options};
-pub use kernels::{SOURCES, expand};
+pub use kernels::{HOPPER_SOURCES, SOURCES, expand};
 pub use memory::CudaBuffer;
 pub use probe::{DeviceReport, devices};

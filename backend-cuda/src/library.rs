@@ -92,6 +92,17 @@ pub(crate) fn load_nvrtc() -> Result<PathBuf> {
     )))
 }
 
+/// Loads cuBLASLt and keeps it loaded, as [`load_nvrtc`] does; `None` where it is nowhere.
+pub(crate) fn load_cublaslt() -> Option<PathBuf> {
+    let files = directories().into_iter().flat_map(|directory| versions(&directory, "libcublasLt"));
+    if let Some(path) = files.into_iter().find(|path| keep(path)) {
+        return Some(path);
+    }
+    // SAFETY: only asks whether the library can be opened.
+    let found = unsafe { cudarc::cublaslt::sys::is_culib_present() };
+    found.then(|| PathBuf::from("libcublasLt (found by the loader)"))
+}
+
 /// Loads a library for the rest of the process.
 fn keep(path: &Path) -> bool {
     // SAFETY: NVIDIA's libraries run no code on loading that needs anything of us.

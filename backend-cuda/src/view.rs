@@ -88,3 +88,9 @@ pub(crate) fn in_pieces(tensor: &Tensor<Cuda>) -> bool {
     pointer(tensor).is_multiple_of(16)
         && (tensor.rows() <= 1 || (tensor.stride() * bytes).is_multiple_of(16))
 }
+
+/// Whether the kernels that move four elements at a time take the window.
+pub(crate) fn in_fours(tensor: &Tensor<Cuda>) -> bool {
+    let typed = matches!(tensor.dtype(), DType::F32 | DType::BF16);
+    typed && in_pieces(tensor) && tensor.cols().is_multiple_of(4)
+}

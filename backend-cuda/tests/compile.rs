@@ -1,21 +1,26 @@
 //! Every kernel compiles for every architecture that it claims, within its registers and without spills. No GPU needed.
 
 use whipsnake_cuda::compile::Compiler;
-use whipsnake_cuda::{SOURCES, expand};
+use whipsnake_cuda::{HOPPER_SOURCES, SOURCES, expand};
 
 const ARCHITECTURES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
+const HOPPER: [&str; 1] = ["sm_90a"];
 
 /// Most registers of a thread, by part of the kernel's name, first match first. Tiles hold 128 sums a thread and the
 /// scan and attention their state; the last line is what 1,024 threads of a block may use.
-const REGISTERS: [(&str, u32); 8] = [
+const REGISTERS: [(&str, u32); 11] = [
+    // 128 sums a thread beside their fragments.
+    ("sm90_256", 255),
     // 32 values of state a lane; architectures with other latencies keep more of a chunk in flight.
     ("_32_32_1_4", 255),
     ("matmul_plain", 80),
+    ("matmul_split", 80),
     ("matmul_tile_", 255),
     ("attention_tile_", 192),
     ("attention_decode_", 192),
     ("ssm_scan_", 192),
     ("matmul_vec_", 128),
+    ("matmul_sm90", 128),
     ("", 64),
 ];
 
@@ -66,8 +71,11 @@ fn every_kernel_compiles_within_its_budget() {
         Err(error) => return println!("skipped: {error}"),
     };
     let mut over = Vec::new();
-    for (name, source) in SOURCES {
-        for architecture in ARCHITECTURES {
+    let every = SOURCES.iter().map(|source| (source, &ARCHITECTURES[..]));
+    for ((name, source), architectures) in
+        every.chain(HOPPER_SOURCES.iter().map(|source| (source, &HOPPER[..])))
+    {
+        for &architecture in architectures {
             let compiled = compiler.compile(name, &expand(source), architecture);
             let log = compiled.unwrap_or_else(|error| panic!("{error}")).log;
             let kernels = usage(&log);

@@ -1,9 +1,10 @@
 //! The gated norm of a Mamba2 mixer.
 
-use super::{line, warps_for};
+use super::{MANY_ROWS, line, warps_for};
 use crate::cuda::Cuda;
 use crate::kernels::Args;
-use crate::view::{narrow, pointer, window};
+use crate::switches::on;
+use crate::view::{in_fours, narrow, pointer, window};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::{GateOrder, GatedRmsNorm};
 
@@ -16,6 +17,14 @@ pub(crate) fn gated_rms_norm(cuda: &Cuda, op: &GatedRmsNorm<Cuda>) -> Result<()>
         .push(narrow(op.groups))
         .push(op.eps);
     args.push(u32::from(op.order == GateOrder::GateThenNorm)).push(window(&op.out));
-    let shape = line(rows * op.groups, warps_for(cols / op.groups));
+    let width = cols / op.groups;
+    let fits = [&op.y, &op.z, &op.out].into_iter().all(in_fours);
+    let sizes = width.is_multiple_of(4) && width <= 512 && pointer(&op.weight).is_multiple_of(16);
+    if cuda.tuned() && rows >= MANY_ROWS && fits && sizes && on("fours") {
+        args.push(narrow(rows * op.groups));
+        let shape = line((rows * op.groups).div_ceil(8), 256);
+        return cuda.launch("gated_rms_norm", "gated_rms_norm_fours", shape, &mut args);
+    }
+    let shape = line(rows * op.groups, warps_for(width));
     cuda.launch_early("gated_rms_norm", "gated_rms_norm", shape, &mut args)
 }

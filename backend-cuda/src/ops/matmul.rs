@@ -1,6 +1,7 @@
 //! Linear layers: tensor cores for bf16 activations, the plain form for everything else.
 
 use super::common_vec::{deal, tiles};
+use super::matmul_many::matmul_many;
 use super::{GRID_Y, StoreArg, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
@@ -94,6 +95,9 @@ fn few_rows(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
 }
 
 pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
+    if matmul_many(cuda, op)? {
+        return Ok(());
+    }
     let [rows, outputs] = op.out.shape();
     let mut args = Args::new();
     args.push(window(&op.x))

@@ -12,6 +12,7 @@ mod gated_norm_matmul;
 mod gated_rms_norm;
 mod kv_append;
 mod matmul;
+mod matmul_many;
 mod moe_combine;
 mod moe_down;
 mod moe_group;
@@ -88,6 +89,9 @@ pub(crate) use fused_encoders;
 
 /// Threads of a block where nothing else asks for a number.
 const THREADS: u32 = 256;
+
+/// From this many rows pointwise ops move four elements at a time; below, launches cost more than bytes.
+const MANY_ROWS: usize = 16;
 
 /// Largest grid in the second and third dimension.
 const GRID_Y: usize = 65_535;

@@ -1,10 +1,11 @@
 //! The weighted sum of each row's experts.
 
-use super::{StoreArg, THREADS};
+use super::{MANY_ROWS, StoreArg, THREADS};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::kernels::Args;
-use crate::view::{narrow, window};
+use crate::switches::on;
+use crate::view::{in_fours, narrow, window};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::MoeCombine;
 
@@ -15,11 +16,13 @@ pub(crate) fn moe_combine(cuda: &Cuda, op: &MoeCombine<Cuda>) -> Result<()> {
         .push(window(&op.weights))
         .push(StoreArg::from(op.store))
         .push(window(&op.out));
-    let grid = [narrow(rows), narrow(cols).div_ceil(THREADS), 1];
-    cuda.launch_early(
-        "moe_combine",
-        "moe_combine",
-        Shape { grid, threads: THREADS, shared: 0 },
-        &mut args,
-    )
+    let fours =
+        cuda.tuned() && rows >= MANY_ROWS && in_fours(&op.x) && in_fours(&op.out) && on("fours");
+    let (name, wide) = if fours { ("moe_combine_fours", 4) } else { ("moe_combine", 1) };
+    let grid = [narrow(rows), narrow(cols).div_ceil(THREADS * wide), 1];
+    let shape = Shape { grid, threads: THREADS, shared: 0 };
+    if fours {
+        return cuda.launch("moe_combine", name, shape, &mut args);
+    }
+    cuda.launch_early("moe_combine", name, shape, &mut args)
 }

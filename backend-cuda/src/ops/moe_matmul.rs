@@ -2,6 +2,7 @@
 
 use super::common_vec::{Deal, THREADS};
 use super::matmul::{tensor_core, tile_shared, vec_warps};
+use super::matmul_many::{WIDE_OUTPUTS, wide, wide_shared};
 use super::{GRID_Y, function, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
@@ -105,6 +106,23 @@ pub(crate) fn moe_matmul(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<()> {
         unused: 0,
         out: window(&op.out),
     });
+    if groups.is_some() && wide(cuda, &op.x, op.weight, &op.out) {
+        // Tiles as wide as an expert's pairs, with room for experts that are more popular; stages that fit.
+        let (most, stages) = match pairs / op.weight.experts {
+            0..=40 => (64, 6),
+            41..=104 => (128, 5),
+            _ => (256, 5),
+        };
+        let tiles = (pairs / most + op.weight.experts).min(pairs);
+        let grid = [narrow(outputs.div_ceil(WIDE_OUTPUTS)), narrow(tiles), 1];
+        let shape = Shape { grid, threads: 256, shared: wide_shared(most, stages) };
+        return cuda.launch(
+            "moe_matmul_sm90",
+            &format!("moe_matmul_sm90_{most}"),
+            shape,
+            &mut args,
+        );
+    }
     match tensor_core(cuda, &op.x, op.weight) {
         Some((format, columns)) if groups.is_some() => {
             let tile = tile_rows(pairs, op.weight.experts);

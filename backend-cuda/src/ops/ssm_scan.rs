@@ -8,8 +8,9 @@ use crate::view::{Window, in_pieces, narrow, pointer, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::SsmScan;
+use whipsnake_core::tensor::DType;
 
-/// Twin of `Scan` in `kernels/ssm_scan.cu`.
+/// Twin of `Scan` in `kernels/common_scan.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Scan {
@@ -80,10 +81,31 @@ fn one_token(cuda: &Cuda, op: &SsmScan<Cuda>) -> Option<usize> {
     (cuda.tuned() && fits && on("ssm_scan_step")).then(|| op.state_size.div_ceil(128))
 }
 
+/// Rows of a head that a block of the chunked form holds, its threads and shared memory: `P`, `THREADS` and `SHARED`
+/// of `kernels/ssm_scan_chunk.cu`.
+const CHUNK_ROWS: u32 = 32;
+const CHUNK_THREADS: u32 = 512;
+const CHUNK_SHARED: u32 = 128_544;
+
+/// Segments from this length on are scanned a chunk at a time.
+const CHUNK_FROM: usize = 32;
+
+/// Whether the chunked form takes the operands.
+fn chunked(cuda: &Cuda, op: &SsmScan<Cuda>) -> bool {
+    let fits = |tensor| in_pieces(tensor) && tensor.dtype() == DType::BF16;
+    let sizes =
+        op.state_size <= 128 && op.state_size.is_multiple_of(8) && op.head_dim.is_multiple_of(8);
+    let long = op.segments.shape.longest >= CHUNK_FROM;
+    let operands = [&op.x, &op.b, &op.c, &op.out].into_iter().all(fits) && in_pieces(&op.state);
+    cuda.tuned() && long && sizes && operands && on("scan_chunk")
+}
+
 pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
     let dtype = one_dtype("ssm_scan", &[&op.x, &op.b, &op.c, &op.dt, &op.out])?;
     let form = Form::holding(narrow(op.state_size), op.segments.shape.longest);
-    let tiles = narrow(op.head_dim).div_ceil(form.block_rows());
+    let chunked = chunked(cuda, op);
+    let block_rows = if chunked { CHUNK_ROWS } else { form.block_rows() };
+    let tiles = narrow(op.head_dim).div_ceil(block_rows);
     let heads = narrow(op.heads());
     let scan = Scan {
         x: window(&op.x),
@@ -108,9 +130,13 @@ pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
         let name = format!("ssm_scan_step_{dtype}_{pieces}");
         return cuda.launch_early("ssm_scan_step", &name, shape, &mut one(Scan { tiles, ..scan }));
     }
+    let grid = [heads * tiles, narrow(op.segments.shape.segments), 1];
+    if chunked {
+        let shape = Shape { grid, threads: CHUNK_THREADS, shared: CHUNK_SHARED };
+        return cuda.launch("ssm_scan_chunk", "ssm_scan_chunk", shape, &mut one(scan));
+    }
     let Form { lanes, elements, rows, tokens } = form;
     let name = format!("ssm_scan_{dtype}_{lanes}_{elements}_{rows}_{tokens}");
-    let grid = [heads * tiles, narrow(op.segments.shape.segments), 1];
     cuda.launch(
         "ssm_scan",
         &name,

@@ -1,0 +1,211 @@
+//! Products of many rows with bf16 weights through cuBLASLt, where the library is on the machine.
+//!
+//! It is loaded at the first such product; without it the kernels of `kernels/` do the same work more slowly.
+
+use crate::cuda::Cuda;
+use crate::library;
+use crate::memory::CudaBuffer;
+use cudarc::cublaslt::{result, sys};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use whipsnake_core::backend::Memory;
+use whipsnake_core::error::{Error, Result};
+
+/// Scratch that algorithms may use.
+const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// Most shapes that are remembered.
+const MAX_PLANS: usize = 1024;
+
+/// `out[rows, outputs] = alpha * x[rows, inputs] weight[outputs, inputs]^T + beta * out`; x and weight are bf16.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    pub rows: usize,
+    pub outputs: usize,
+    pub inputs: usize,
+    /// Elements from one row to the next.
+    pub x_stride: usize,
+    pub out_stride: usize,
+    /// Whether `out` is f32, else bf16.
+    pub out_f32: bool,
+}
+
+/// Where the operands of a product lie, and its factors.
+#[derive(Clone, Copy)]
+pub(crate) struct Product {
+    pub weight: u64,
+    pub x: u64,
+    pub out: u64,
+    pub alpha: f32,
+    pub beta: f32,
+}
+
+/// The library's description of a product, and the algorithm that it advises.
+#[derive(Clone, Copy)]
+struct Plan {
+    product: sys::cublasLtMatmulDesc_t,
+    /// Of the weight, x and out.
+    layouts: [sys::cublasLtMatrixLayout_t; 3],
+    algorithm: sys::cublasLtMatmulAlgo_t,
+}
+
+/// The library, opened.
+pub(crate) struct CublasLt {
+    handle: sys::cublasLtHandle_t,
+    workspace: CudaBuffer,
+    plans: RefCell<HashMap<Shape, Plan>>,
+}
+
+fn checked<T>(what: &str, result: std::result::Result<T, result::CublasError>) -> Result<T> {
+    result.map_err(|error| Error::device(format!("cublaslt: {what}: {:?}", error.0)))
+}
+
+impl CublasLt {
+    /// `None` where the library is missing or refuses the device: nothing depends on it.
+    pub fn open(cuda: &Cuda) -> Option<Self> {
+        let path = library::load_cublaslt()?;
+        let opened = checked("opening", result::create_handle()).and_then(|handle| {
+            let workspace = cuda.pool().allocate(WORKSPACE_BYTES, Memory::Scratch, "cublaslt")?;
+            Ok(Self { handle, workspace, plans: RefCell::default() })
+        });
+        match opened {
+            Ok(library) => Some(library),
+            Err(error) => {
+                tracing::warn!(%error, path = %path.display(), "products run on this program's own kernels");
+                None
+            }
+        }
+    }
+
+    /// Queues a product.
+    pub fn run(&self, cuda: &Cuda, shape: Shape, product: Product) -> Result<()> {
+        let plan = self.plan(shape)?;
+        let [weight, x, out] = plan.layouts;
+        let Product { alpha, beta, .. } = product;
+        let address = |pointer: u64| pointer as *mut c_void;
+        // SAFETY: the step checked the operands, which the layouts describe; the factors are read during the call;
+        // the workspace lives as long as the library.
+        checked("a product", unsafe {
+            result::matmul(
+                self.handle,
+                plan.product,
+                (&raw const alpha).cast(),
+                (&raw const beta).cast(),
+                address(product.weight),
+                weight,
+                address(product.x),
+                x,
+                address(product.out),
+                out,
+                address(product.out),
+                out,
+                &raw const plan.algorithm,
+                address(self.workspace.pointer()),
+                WORKSPACE_BYTES,
+                cuda.driver().stream().cu_stream().cast(),
+            )
+        })
+    }
+
+    fn plan(&self, shape: Shape) -> Result<Plan> {
+        if let Some(plan) = self.plans.borrow().get(&shape) {
+            return Ok(*plan);
+        }
+        let plan = self.make_plan(shape)?;
+        let mut plans = self.plans.borrow_mut();
+        if plans.len() >= MAX_PLANS {
+            plans.drain().for_each(|(_, plan)| plan.destroy());
+        }
+        plans.insert(shape, plan);
+        Ok(plan)
+    }
+
+    /// The library's matrices are column-major: what is a row here is a column there.
+    fn make_plan(&self, shape: Shape) -> Result<Plan> {
+        use sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
+        use sys::cudaDataType::{CUDA_R_16BF, CUDA_R_32F};
+        let layout = |dtype, rows: usize, cols: usize, stride: usize| {
+            let made = result::create_matrix_layout(dtype, rows as u64, cols as u64, stride as i64);
+            checked("a layout", made)
+        };
+        let out_type = if shape.out_f32 { CUDA_R_32F } else { CUDA_R_16BF };
+        let layouts = [
+            layout(CUDA_R_16BF, shape.inputs, shape.outputs, shape.inputs)?,
+            layout(CUDA_R_16BF, shape.inputs, shape.rows, shape.x_stride)?,
+            layout(out_type, shape.outputs, shape.rows, shape.out_stride)?,
+        ];
+        let kind = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
+        let product = checked("a description", result::create_matmul_desc(kind, CUDA_R_32F))?;
+        let transposed = cudarc::cublas::sys::cublasOperation_t::CUBLAS_OP_T;
+        // SAFETY: the description was made above, the attribute is one `cublasOperation_t`.
+        checked("transposing", unsafe {
+            result::set_matmul_desc_attribute(
+                product,
+                CUBLASLT_MATMUL_DESC_TRANSA,
+                (&raw const transposed).cast(),
+                size_of_val(&transposed),
+            )
+        })?;
+        let algorithm = self.advise(product, layouts)?;
+        Ok(Plan { product, layouts, algorithm })
+    }
+
+    fn advise(
+        &self,
+        product: sys::cublasLtMatmulDesc_t,
+        layouts: [sys::cublasLtMatrixLayout_t; 3],
+    ) -> Result<sys::cublasLtMatmulAlgo_t> {
+        use sys::cublasLtMatmulPreferenceAttributes_t::*;
+        let wishes = checked("preferences", result::create_matmul_pref())?;
+        let workspace = WORKSPACE_BYTES as u64;
+        // Partial sums stay f32; operands lie at multiples of 16 bytes.
+        let (reduction, alignment) = (2u32, 16u32);
+        let wish = |attribute, value: *const c_void, bytes| {
+            // SAFETY: the preferences were made above, each value is of the attribute's type.
+            checked("a preference", unsafe {
+                result::set_matmul_pref_attribute(wishes, attribute, value, bytes)
+            })
+        };
+        wish(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const workspace).cast(), 8)?;
+        wish(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (&raw const reduction).cast(), 4)?;
+        for attribute in [
+            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ] {
+            wish(attribute, (&raw const alignment).cast(), 4)?;
+        }
+        let [weight, x, out] = layouts;
+        // SAFETY: all were made above and live.
+        let advice = unsafe {
+            result::get_matmul_algo_heuristic(self.handle, product, weight, x, out, out, wishes)
+        };
+        // SAFETY: made above, not used again.
+        checked("preferences", unsafe { result::destroy_matmul_pref(wishes) })?;
+        Ok(checked("choosing an algorithm", advice)?.algo)
+    }
+}
+
+impl Plan {
+    fn destroy(self) {
+        // SAFETY: the plan's only owner gives it up; calls that are queued hold nothing of it.
+        unsafe {
+            let _ = result::destroy_matmul_desc(self.product);
+            for layout in self.layouts {
+                let _ = result::destroy_matrix_layout(layout);
+            }
+        }
+    }
+}
+
+impl Drop for CublasLt {
+    fn drop(&mut self) {
+        self.plans.borrow_mut().drain().for_each(|(_, plan)| plan.destroy());
+        // SAFETY: the handle's only owner gives it up.
+        if let Err(error) = checked("closing", unsafe { result::destroy_handle(self.handle) }) {
+            tracing::warn!(%error, "the library stays open");
+        }
+    }
+}

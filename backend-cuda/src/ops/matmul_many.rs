@@ -1,0 +1,161 @@
+//! Linear layers of many rows of bf16: cuBLASLt over a bf16 copy of the weight, Hopper's tiles, split f32 products.
+
+use super::StoreArg;
+use crate::cublaslt::{self, Product};
+use crate::cuda::Cuda;
+use crate::driver::Shape;
+use crate::kernels::Args;
+use crate::switches::on;
+use crate::view::{Bank, Window, bank, in_pieces, narrow, optional, window};
+use bytemuck::{Pod, Zeroable};
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::{Matmul, Store};
+use whipsnake_core::tensor::{DType, Tensor};
+use whipsnake_core::weight::{Format, Weight};
+
+/// From this many rows a dense product of the whole weight pays for its conversion to bf16.
+const DENSE_ROWS: usize = 128;
+
+/// From this many rows tiles are full enough for Hopper's form.
+const WIDE_ROWS: usize = 64;
+
+/// From this many rows the split form of f32 weights beats the plain one.
+const SPLIT_ROWS: usize = 16;
+
+/// Outputs of a block of Hopper's form: `OUTPUTS` of `Wide` in `kernels/common_sm90.cuh`.
+pub(super) const WIDE_OUTPUTS: usize = 128;
+
+/// Twin of `Linear` in `kernels/matmul_sm90.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Linear {
+    x: Window,
+    weight: Bank,
+    bias: u64,
+    store: StoreArg,
+    out: Window,
+    rows: u32,
+    unused: u32,
+}
+
+/// What NVFP4 values are short of in the tensor-core forms: `FACTOR` of `kernels/common_mma.cuh`.
+fn factor(format: Format) -> f32 {
+    if format == Format::Nvfp4 { 256.0 } else { 1.0 }
+}
+
+/// Whether Hopper's form takes a product with this weight.
+pub(super) fn wide(
+    cuda: &Cuda,
+    x: &Tensor<Cuda>,
+    weight: &Weight<Cuda>,
+    out: &Tensor<Cuda>,
+) -> bool {
+    let operands = x.dtype() == DType::BF16 && in_pieces(x) && in_pieces(out);
+    let outs = matches!(out.dtype(), DType::BF16 | DType::F32) && weight.rows.is_multiple_of(4);
+    let stages = weight.format == Format::Nvfp4 && weight.cols.is_multiple_of(64);
+    cuda.tuned() && cuda.hopper() && operands && outs && stages && on("wgmma")
+}
+
+/// Dynamic shared memory of a block with so many rows and stages: `BYTES` of `Wide` in `kernels/common_sm90.cuh`.
+pub(super) fn wide_shared(rows: usize, stages: usize) -> u32 {
+    narrow(stages * (rows * 128 + WIDE_OUTPUTS * 32) + 2 * WIDE_OUTPUTS * 16)
+}
+
+/// Queues the product where one of the forms takes it.
+pub(super) fn matmul_many(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
+    let rows = op.out.rows();
+    if !cuda.tuned() || op.x.dtype() != DType::BF16 || !in_pieces(&op.x) {
+        return Ok(false);
+    }
+    if op.weight.format == Format::F32 {
+        let pieces = op.weight.cols.is_multiple_of(8);
+        if rows < SPLIT_ROWS || !pieces || !on("matmul_split") {
+            return Ok(false);
+        }
+        return split(cuda, op).map(|()| true);
+    }
+    if rows >= DENSE_ROWS && dense(cuda, op)? {
+        return Ok(true);
+    }
+    if rows < WIDE_ROWS || !wide(cuda, &op.x, op.weight, &op.out) {
+        return Ok(false);
+    }
+    let linear = Linear {
+        x: window(&op.x),
+        weight: bank(op.weight),
+        bias: optional(op.bias.as_ref()),
+        store: StoreArg::from(op.store),
+        out: window(&op.out),
+        rows: narrow(rows),
+        unused: 0,
+    };
+    // Wide tiles convert the weight less often; narrow ones fill the device earlier.
+    let outputs = op.weight.rows.div_ceil(WIDE_OUTPUTS);
+    let tile = if outputs * rows.div_ceil(256) >= 4 * cuda.multiprocessors() { 256 } else { 128 };
+    let grid = [narrow(outputs), narrow(rows.div_ceil(tile)), 1];
+    let shape = Shape { grid, threads: 256, shared: wide_shared(tile, 5) };
+    let name = format!("matmul_sm90_{tile}");
+    cuda.launch("matmul_sm90", &name, shape, &mut super::one(linear)).map(|()| true)
+}
+
+/// f32 weights as sums of three bf16.
+fn split(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
+    let [rows, outputs] = op.out.shape();
+    let mut args = Args::new();
+    args.push(window(&op.x))
+        .push(bank(op.weight))
+        .push(optional(op.bias.as_ref()))
+        .push(StoreArg::from(op.store));
+    args.push(window(&op.out)).push(narrow(rows));
+    // `OUTPUTS`, `ROWS` and `STAGES * STAGE` of the kernel.
+    let grid = [narrow(outputs.div_ceil(128)), narrow(rows.div_ceil(32)), 1];
+    let shape = Shape { grid, threads: 256, shared: 4 * (128 * 192 + 32 * 96) };
+    cuda.launch("matmul_split", "matmul_split", shape, &mut args)
+}
+
+/// Through cuBLASLt, where it is there and takes the operands.
+fn dense(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
+    let [rows, outputs] = op.out.shape();
+    let inputs = op.weight.cols;
+    let name = match op.weight.format {
+        Format::BF16 => None,
+        Format::Fp8 => Some("fp8"),
+        Format::Nvfp4 => Some("nvfp4"),
+        Format::F32 | Format::F16 => return Ok(false),
+    };
+    let out_f32 = op.out.dtype() == DType::F32;
+    let fits = (out_f32 || op.out.dtype() == DType::BF16) && in_pieces(&op.out);
+    let sizes = inputs.is_multiple_of(16) && outputs.is_multiple_of(8);
+    if !fits || !sizes || op.bias.is_some() || !on("cublaslt") {
+        return Ok(false);
+    }
+    let Some(library) = cuda.cublaslt() else { return Ok(false) };
+    let planes = bank(op.weight);
+    let mut weight = planes.data;
+    if let Some(name) = name {
+        weight = cuda.workspace(outputs * inputs * 2)?;
+        let words = (outputs * inputs / 8) as u64;
+        let mut args = Args::new();
+        args.push(planes.data).push(planes.scales).push(weight).push(words);
+        let grid = [narrow(outputs * inputs / 8).div_ceil(256), 1, 1];
+        let shape = Shape { grid, threads: 256, shared: 0 };
+        let name = format!("matmul_dequantise_{name}");
+        cuda.launch("matmul_dequantise", &name, shape, &mut args)?;
+    }
+    let [x, out] = [window(&op.x), window(&op.out)];
+    let shape = cublaslt::Shape {
+        rows,
+        outputs,
+        inputs,
+        x_stride: op.x.stride(),
+        out_stride: op.out.stride(),
+        out_f32,
+    };
+    let (scale, beta) = match op.store {
+        Store::Replace => (1.0, 0.0),
+        Store::Accumulate { scale } => (scale, 1.0),
+    };
+    let alpha = scale * op.weight.scales[0] * factor(op.weight.format);
+    library.run(cuda, shape, Product { weight, x: x.data, out: out.data, alpha, beta })?;
+    Ok(true)
+}
