@@ -172,6 +172,11 @@ impl Wgpu {
         &self.report
     }
 
+    /// Gives the device back to the system at once; every later call returns that it is lost.
+    pub fn destroy(&self) {
+        self.device.destroy();
+    }
+
     /// Waits until the device has done what was submitted. The browser never waits.
     pub(crate) fn wait(&self) -> Result<()> {
         #[cfg(not(target_arch = "wasm32"))]

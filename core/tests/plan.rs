@@ -31,6 +31,7 @@ fn geometries_have_the_published_number_of_parameters() {
         ("nemotron-3-nano-fp8", 31.578),
         ("nemotron-3-nano-nvfp4", 31.578),
         ("nemotron-3-nano-4b", 3.97),
+        ("nemotron-3-nano-4b-nvfp4", 3.97),
         ("nemotron-nano-9b-v2", 8.89),
         ("nemotron-h-8b", 8.10),
         ("nemotron-3-super-120b-nvfp4", 120.67),
