@@ -1,6 +1,6 @@
 // A tile of 64 rows of x by 128 outputs on cooperative matrices of 16 x 16 halves, for weights whose elements are exact
 // as halves: NVFP4, FP8, F16 and BF16 but for its smallest numbers, which lie below 2^-24. Rows of x are scaled by a power
-// of two, so that their largest element is near 2^14, and go in as two halves, `high` and what it leaves: 22 bits of each
+// of two, so that their largest element is near 2^14, and go in as two halves, `high` and what it leaves: 21 bits of each
 // element, so products are as exact as f32 ones. f32 accumulation.
 //
 // One workgroup of 128: four subgroups of 32, each 32 rows by 64 outputs; 32 columns a turn. The next turn's loads are in
@@ -46,10 +46,11 @@ fn stage_unit(index: u32, v: vec4<u32>, bytes: u32) {
     }
 }
 
+// The high half is cut off the bits, not rounded: a compiler may take a conversion to halves and back for nothing.
 fn stage_x(at: u32, v: vec4<f32>) {
-    let h = vec4<f16>(v);
-    high[at] = h;
-    low[at] = vec4<f16>(v - vec4<f32>(h));
+    let h = bitcast<vec4<f32>>(bitcast<vec4<u32>>(v) & vec4<u32>(0xffffe000u));
+    high[at] = vec4<f16>(h);
+    low[at] = vec4<f16>(v - h);
 }
 
 // Where unit `index` of the first turn lies.

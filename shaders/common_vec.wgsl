@@ -8,15 +8,18 @@
 //   x_four(row, col): four elements of a row of x;
 //   share(row, lane, step): the lane's part of what `store` gets beside the product, where NORMED is 1;
 //   store(row, output, product, extra).
-// An invocation has OUTS outputs (1 or 2), so that elements of x are loaded once for both, and two units of each in
-// flight.
+//
+// LANES invocations share OUTS outputs (1 or 2). A unit of a narrow format meets many elements of x, so neighbouring
+// invocations read x far apart: teams smaller than a subgroup meet in the same lines of the cache.
 
 const NONE: u32 = 0xffffffffu;
 
-// Sums for each row, of the first and of the second output.
+// Sums for rows 0 to 3 and 4 to 7, of the first and of the second output.
 struct Sums {
-    a: array<f32, 8>,
-    b: array<f32, 8>,
+    a: vec4<f32>,
+    a_more: vec4<f32>,
+    b: vec4<f32>,
+    b_more: vec4<f32>,
 }
 
 // E4M3 scales of the two blocks of a unit.
@@ -33,8 +36,9 @@ fn dot_eight(word: u32, row: u32, at: u32) -> f32 {
     return dot(eight[0], x_four(row, at)) + dot(eight[1], x_four(row, at + 1u));
 }
 
-// A unit with the columns of a row from four `at`.
-fn dot_unit(v: vec4<u32>, bytes: u32, row: u32, at: u32) -> f32 {
+// A unit with the columns of a row from four `at`. Rows past the last repeat it; nobody stores them.
+fn dot_unit(v: vec4<u32>, bytes: u32, any_row: u32, at: u32) -> f32 {
+    let row = min(any_row, params.rows - 1u);
     if (FORMAT == F32) {
         return dot(bitcast<vec4<f32>>(v), x_four(row, at));
     }
@@ -51,97 +55,154 @@ fn dot_unit(v: vec4<u32>, bytes: u32, row: u32, at: u32) -> f32 {
         + dot(vec4<f32>(half_pair(v.z), half_pair(v.w)), x_four(row, at + 1u));
 }
 
-// Adds a unit's products to the sums of every row. Rows past the last repeat it; nobody stores them. Written out, so
-// that no compiler keeps the sums in memory.
-fn add_unit(sums: ptr<function, array<f32, 8>>, v: vec4<u32>, bytes: u32, unit: u32) {
-    let at = unit * FOURS;
-    let last = params.rows - 1u;
-    (*sums)[0] += dot_unit(v, bytes, 0u, at);
+// A unit's products with rows 0 to 3; written out, so that no compiler keeps them in memory.
+fn dot_rows(v: vec4<u32>, bytes: u32, at: u32) -> vec4<f32> {
+    var r = vec4<f32>();
+    r.x = dot_unit(v, bytes, 0u, at);
     if (ROWS > 1u) {
-        (*sums)[1] += dot_unit(v, bytes, min(1u, last), at);
+        r.y = dot_unit(v, bytes, 1u, at);
     }
     if (ROWS > 2u) {
-        (*sums)[2] += dot_unit(v, bytes, min(2u, last), at);
-        (*sums)[3] += dot_unit(v, bytes, min(3u, last), at);
+        r.z = dot_unit(v, bytes, 2u, at);
+        r.w = dot_unit(v, bytes, 3u, at);
     }
-    if (ROWS > 4u) {
-        (*sums)[4] += dot_unit(v, bytes, min(4u, last), at);
-        (*sums)[5] += dot_unit(v, bytes, min(5u, last), at);
-        (*sums)[6] += dot_unit(v, bytes, min(6u, last), at);
-        (*sums)[7] += dot_unit(v, bytes, min(7u, last), at);
-    }
+    return r;
 }
 
-// Products of two neighbouring outputs over units lane, lane + step, ... All loads of a turn come before their use.
-fn partial(output: u32, lane: u32, step: u32) -> Sums {
-    var a: array<f32, 8>;
-    var b: array<f32, 8>;
+// The same with rows 4 to 7.
+fn dot_more(v: vec4<u32>, bytes: u32, at: u32) -> vec4<f32> {
+    if (ROWS <= 4u) {
+        return vec4<f32>();
+    }
+    return vec4<f32>(
+        dot_unit(v, bytes, 4u, at),
+        dot_unit(v, bytes, 5u, at),
+        dot_unit(v, bytes, 6u, at),
+        dot_unit(v, bytes, 7u, at),
+    );
+}
+
+// Products of two neighbouring outputs over units lane, lane + LANES, ... The loads of a turn are in flight while the
+// units of the turn before are used.
+fn partial(output: u32, lane: u32) -> Sums {
+    var s: Sums;
     let last = params.outputs - 1u;
     let first = unit_row(min(output, last));
     let second = unit_row(min(output + OUTS - 1u, last));
-    for (var u = lane; u < params.units; u += 2u * step) {
-        let far = min(u + step, params.units - 1u);
-        let w = weight[first + u];
-        let w_far = weight[first + far];
-        var v = vec4<u32>();
-        var v_far = vec4<u32>();
+    let end = params.units - 1u;
+    var near = min(lane, end);
+    var far = min(lane + LANES, end);
+    var w = weight[first + near];
+    var w_far = weight[first + far];
+    var w_bytes = block_bytes(first + near);
+    var w_far_bytes = block_bytes(first + far);
+    var v = w;
+    var v_far = w;
+    var v_bytes = 0u;
+    var v_far_bytes = 0u;
+    if (OUTS > 1u) {
+        v = weight[second + near];
+        v_far = weight[second + far];
+        v_bytes = block_bytes(second + near);
+        v_far_bytes = block_bytes(second + far);
+    }
+    for (var u = lane; u < params.units; u += 2u * LANES) {
+        near = min(u + 2u * LANES, end);
+        far = min(u + 3u * LANES, end);
+        let next_w = weight[first + near];
+        let next_w_far = weight[first + far];
+        let next_w_bytes = block_bytes(first + near);
+        let next_w_far_bytes = block_bytes(first + far);
+        var next_v = next_w;
+        var next_v_far = next_w;
+        var next_v_bytes = 0u;
+        var next_v_far_bytes = 0u;
         if (OUTS > 1u) {
-            v = weight[second + u];
-            v_far = weight[second + far];
+            next_v = weight[second + near];
+            next_v_far = weight[second + far];
+            next_v_bytes = block_bytes(second + near);
+            next_v_far_bytes = block_bytes(second + far);
         }
-        add_unit(&a, w, block_bytes(first + u), u);
+        s.a += dot_rows(w, w_bytes, u * FOURS);
+        s.a_more += dot_more(w, w_bytes, u * FOURS);
         if (OUTS > 1u) {
-            add_unit(&b, v, block_bytes(second + u), u);
+            s.b += dot_rows(v, v_bytes, u * FOURS);
+            s.b_more += dot_more(v, v_bytes, u * FOURS);
         }
-        if (u + step < params.units) {
-            add_unit(&a, w_far, block_bytes(first + far), far);
+        if (u + LANES < params.units) {
+            let at = (u + LANES) * FOURS;
+            s.a += dot_rows(w_far, w_far_bytes, at);
+            s.a_more += dot_more(w_far, w_far_bytes, at);
             if (OUTS > 1u) {
-                add_unit(&b, v_far, block_bytes(second + far), far);
+                s.b += dot_rows(v_far, v_far_bytes, at);
+                s.b_more += dot_more(v_far, v_far_bytes, at);
             }
         }
+        w = next_w;
+        w_far = next_w_far;
+        w_bytes = next_w_bytes;
+        w_far_bytes = next_w_far_bytes;
+        v = next_v;
+        v_far = next_v_far;
+        v_bytes = next_v_bytes;
+        v_far_bytes = next_v_far_bytes;
     }
-    return Sums(a, b);
+    return s;
+}
+
+// The sum of row r of the first output (which 0) or the second.
+fn sum_of(s: Sums, which: u32, r: u32) -> f32 {
+    let low = select(s.a, s.b, which == 1u);
+    let high = select(s.a_more, s.b_more, which == 1u);
+    let four = select(low, high, r >= 4u);
+    let two = select(four.xy, four.zw, (r & 2u) == 2u);
+    return select(two.x, two.y, (r & 1u) == 1u);
 }
 
 // [ROWS, OUTS, 4 groups of 32 invocations and one of padding, so that the sums below do not meet in one bank]
 var<workgroup> partials: array<f32, ROWS * OUTS * 132>;
 var<workgroup> shares: array<f32, ROWS * 132>;
 
-// One workgroup of 128: four groups of 32 invocations with OUTS outputs each; one barrier.
+// One workgroup of 128 in teams of LANES; one barrier.
 @compute @workgroup_size(128)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) count: vec3<u32>,
     @builtin(local_invocation_index) lane: u32,
 ) {
-    let first = begin(flat(group, count), 4u * OUTS);
+    let width = 128u / LANES * OUTS;
+    let first = begin(flat(group, count), width);
     if (first == NONE) {
         return;
     }
-    var sums = partial(first + lane / 32u * OUTS, lane % 32u, 32u);
+    let sums = partial(first + lane / LANES * OUTS, lane % LANES);
+    let own = lane + lane / 32u;
     for (var r = 0u; r < ROWS; r++) {
-        let at = lane + lane / 32u;
-        partials[r * OUTS * 132u + at] = sums.a[r];
-        if (OUTS > 1u) {
-            partials[(r * OUTS + OUTS - 1u) * 132u + at] = sums.b[r];
+        for (var o = 0u; o < OUTS; o++) {
+            partials[(r * OUTS + o) * 132u + own] = sum_of(sums, o, r);
         }
         if (NORMED == 1u) {
-            shares[r * 132u + at] = share(min(r, params.rows - 1u), lane % 32u, 32u);
+            shares[r * 132u + own] = share(min(r, params.rows - 1u), lane % 32u, 32u);
         }
     }
     workgroupBarrier();
-    let row = lane / (4u * OUTS);
-    let which = lane % (4u * OUTS);
-    if (row < params.rows && row < ROWS && first + which < params.outputs) {
+    for (var i = lane; i < width * min(ROWS, params.rows); i += 128u) {
+        let row = i / width;
+        let which = i % width;
         var sum = 0.0;
         var extra = 0.0;
-        for (var k = 0u; k < 32u; k++) {
-            sum += partials[(row * OUTS + which % OUTS) * 132u + which / OUTS * 33u + k];
-            if (NORMED == 1u) {
-                extra += shares[row * 132u + which / OUTS * 33u + k];
+        for (var k = 0u; k < LANES; k++) {
+            let other = which / OUTS * LANES + k;
+            sum += partials[(row * OUTS + which % OUTS) * 132u + other + other / 32u];
+        }
+        if (NORMED == 1u) {
+            for (var k = 0u; k < 32u; k++) {
+                extra += shares[row * 132u + k];
             }
         }
-        store(row, first + which, sum, extra);
+        if (first + which < params.outputs) {
+            store(row, first + which, sum, extra);
+        }
     }
 }
 
@@ -156,12 +217,12 @@ fn thread(
     if (first == NONE || first + lane >= params.outputs) {
         return;
     }
-    var sums = partial(first + lane, 0u, 1u);
+    let sums = partial(first + lane, 0u);
     for (var r = 0u; r < min(ROWS, params.rows); r++) {
         var extra = 0.0;
         if (NORMED == 1u) {
             extra = share(r, 0u, 1u);
         }
-        store(r, first + lane, sums.a[r], extra);
+        store(r, first + lane, sum_of(sums, 0u, r), extra);
     }
 }

@@ -1,5 +1,13 @@
-// The products of common_vec with one subgroup of SUBGROUP lanes for OUTS outputs: no workgroup memory, no barrier.
-// One workgroup of 128 has 128 / SUBGROUP * OUTS outputs. For devices whose subgroups all have one size.
+// The products of common_vec without workgroup memory and barriers: the invocations of a team lie in one subgroup.
+// One workgroup of 128 has 128 / LANES * OUTS outputs. For devices whose subgroups all have SUBGROUP lanes.
+
+fn team_sum(value: f32) -> f32 {
+    var sum = value;
+    for (var m = LANES / 2u; m > 0u; m /= 2u) {
+        sum += subgroupShuffleXor(sum, m);
+    }
+    return sum;
+}
 
 @compute @workgroup_size(128)
 fn subgroup(
@@ -8,24 +16,26 @@ fn subgroup(
     @builtin(subgroup_id) which: u32,
     @builtin(subgroup_invocation_id) lane: u32,
 ) {
-    let first = begin(flat(group, count), 128u / SUBGROUP * OUTS);
+    let first = begin(flat(group, count), 128u / LANES * OUTS);
     if (first == NONE) {
         return;
     }
-    let own = first + which * OUTS;
-    var sums = partial(own, lane, SUBGROUP);
+    let place = which * SUBGROUP + lane;
+    let own = first + place / LANES * OUTS;
+    let sums = partial(own, place % LANES);
     for (var r = 0u; r < ROWS; r++) {
-        let a = subgroupAdd(sums.a[r]);
+        let a = team_sum(sum_of(sums, 0u, r));
         var b = 0.0;
         if (OUTS > 1u) {
-            b = subgroupAdd(sums.b[r]);
+            b = team_sum(sum_of(sums, 1u, r));
         }
         var extra = 0.0;
         if (NORMED == 1u) {
             extra = subgroupAdd(share(min(r, params.rows - 1u), lane, SUBGROUP));
         }
-        if (lane < OUTS && own + lane < params.outputs && r < params.rows) {
-            store(r, own + lane, select(a, b, lane == 1u), extra);
+        let output = own + place % LANES;
+        if (place % LANES < OUTS && output < params.outputs && r < params.rows) {
+            store(r, output, select(a, b, output > own), extra);
         }
     }
 }

@@ -1,5 +1,5 @@
 // weight * norm(y * silu(z)), or weight * norm(y) * silu(z) where NORM_FIRST; statistics over each group, in f32.
-// One workgroup of THREADS a (row, group); each invocation strides over the columns, one reduction in workgroup memory.
+// One workgroup of THREADS a (row, group); see common_norm.wgsl for the sum.
 struct Params {
     y: vec2<u32>, z: vec2<u32>, weight: vec2<u32>, out: vec2<u32>,
     rows: u32, groups: u32, width: u32, eps: f32,
@@ -10,7 +10,15 @@ struct Params {
 @group(0) @binding(3) var<storage, read> weight: array<f32>; // [1, groups * width]
 @group(0) @binding(4) var<storage, read_write> out: array<f32>; // [rows, groups * width]
 
-var<workgroup> sums: array<f32, THREADS>;
+var<private> gate_at: u32;
+
+fn squared(at: u32, col: u32) -> f32 {
+    var value = y[at + col];
+    if (NORM_FIRST == 0u) {
+        value *= pointwise(1u, z[gate_at + col]);
+    }
+    return value * value;
+}
 
 @compute @workgroup_size(THREADS)
 fn main(
@@ -26,23 +34,9 @@ fn main(
     let first = i % params.groups * params.width;
     let source = params.y.x + row * params.y.y + first;
     let gate = params.z.x + row * params.z.y + first;
-    var sum = 0.0;
-    for (var c = lane; c < params.width; c += THREADS) {
-        var value = y[source + c];
-        if (NORM_FIRST == 0u) {
-            value *= pointwise(1u, z[gate + c]);
-        }
-        sum += value * value;
-    }
-    sums[lane] = sum;
-    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (lane < half) {
-            sums[lane] += sums[lane + half];
-        }
-    }
-    workgroupBarrier();
-    let factor = inverseSqrt(sums[0] / f32(params.width) + params.eps);
+    gate_at = gate;
+    let total = sum_of_squares(source, params.width, lane);
+    let factor = inverseSqrt(total / f32(params.width) + params.eps);
     let target_row = params.out.x + row * params.out.y + first;
     for (var c = lane; c < params.width; c += THREADS) {
         let gated = y[source + c] * pointwise(1u, z[gate + c]);

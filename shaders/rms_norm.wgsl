@@ -1,5 +1,5 @@
 // out = weight * x / sqrt(mean over each group of x^2 + eps), in f32.
-// One workgroup of THREADS a (row, group); each invocation strides over the columns, one reduction in workgroup memory.
+// One workgroup of THREADS a (row, group); see common_norm.wgsl for the sum.
 struct Params {
     x: vec2<u32>, weight: vec2<u32>, out: vec2<u32>,
     rows: u32, groups: u32, width: u32, eps: f32,
@@ -9,7 +9,9 @@ struct Params {
 @group(0) @binding(2) var<storage, read> weight: array<f32>; // [1, groups * width]
 @group(0) @binding(3) var<storage, read_write> out: array<f32>; // [rows, groups * width]
 
-var<workgroup> sums: array<f32, THREADS>;
+fn squared(at: u32, col: u32) -> f32 {
+    return x[at + col] * x[at + col];
+}
 
 @compute @workgroup_size(THREADS)
 fn main(
@@ -24,20 +26,8 @@ fn main(
     let row = i / params.groups;
     let first = i % params.groups * params.width;
     let source = params.x.x + row * params.x.y + first;
-    var sum = 0.0;
-    for (var c = lane; c < params.width; c += THREADS) {
-        let value = x[source + c];
-        sum += value * value;
-    }
-    sums[lane] = sum;
-    for (var half = THREADS / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (lane < half) {
-            sums[lane] += sums[lane + half];
-        }
-    }
-    workgroupBarrier();
-    let factor = inverseSqrt(sums[0] / f32(params.width) + params.eps);
+    let total = sum_of_squares(source, params.width, lane);
+    let factor = inverseSqrt(total / f32(params.width) + params.eps);
     let target_row = params.out.x + row * params.out.y + first;
     for (var c = lane; c < params.width; c += THREADS) {
         out[target_row + c] = x[source + c] * factor * weight[params.weight.x + first + c];

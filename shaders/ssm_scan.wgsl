@@ -4,8 +4,9 @@
 // One workgroup a (segment, head, CHANNELS channels of the head); LANES invocations share a channel's state, each with
 // FOURS * 4 of its N values in registers over the whole segment. Tokens are staged TOKENS at a time in workgroup memory;
 // partial sums of y meet there too, so there are three barriers a chunk and none a token. f32 throughout.
+// B, C and the state are bound in fours where their rows allow it (common_scan_fours.wgsl), else by elements.
 // Prefill, decode and mixtures are the same kernel; entries of length 0 do nothing; position 0 never reads the slot.
-// Limits: N at most LANES * FOURS * 4; workgroup memory within 16 KiB by the host's choice of TOKENS.
+// Limits: N at most LANES * FOURS * 4; workgroup memory by the host's choice of TOKENS.
 struct Params {
     x: vec2<u32>, b: vec2<u32>, c: vec2<u32>, dt: vec2<u32>, head_params: vec2<u32>, state: vec2<u32>,
     table: vec2<u32>, out: vec2<u32>,
@@ -14,11 +15,8 @@ struct Params {
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<f32>; // [rows, heads * P]
-@group(0) @binding(2) var<storage, read> b: array<f32>; // [rows, groups * N]
-@group(0) @binding(3) var<storage, read> c: array<f32>; // [rows, groups * N]
 @group(0) @binding(4) var<storage, read> dt: array<f32>; // [rows, heads]
 @group(0) @binding(5) var<storage, read> head_params: array<f32>; // [3, heads] A_log D dt_bias
-@group(0) @binding(6) var<storage, read_write> state: array<f32>; // [slots * heads * P, N]
 @group(0) @binding(7) var<storage, read> table: array<u32>; // [segments, 4]
 @group(0) @binding(8) var<storage, read_write> out: array<f32>; // [rows, heads * P]
 
@@ -32,57 +30,24 @@ var<workgroup> decays: array<f32, TOKENS>;
 var<workgroup> steps: array<f32, TOKENS>;
 var<workgroup> partials: array<f32, TOKENS * CHANNELS * LANES>;
 
-// Four values of a row from column `col`, zero past the state.
-fn four_b(base: u32, col: u32) -> vec4<f32> {
-    var v = vec4<f32>();
-    if (col < params.state_size) { v.x = b[base + col]; }
-    if (col + 1u < params.state_size) { v.y = b[base + col + 1u]; }
-    if (col + 2u < params.state_size) { v.z = b[base + col + 2u]; }
-    if (col + 3u < params.state_size) { v.w = b[base + col + 3u]; }
-    return v;
-}
-
-fn four_c(base: u32, col: u32) -> vec4<f32> {
-    var v = vec4<f32>();
-    if (col < params.state_size) { v.x = c[base + col]; }
-    if (col + 1u < params.state_size) { v.y = c[base + col + 1u]; }
-    if (col + 2u < params.state_size) { v.z = c[base + col + 2u]; }
-    if (col + 3u < params.state_size) { v.w = c[base + col + 3u]; }
-    return v;
-}
-
-fn four_state(base: u32, col: u32) -> vec4<f32> {
-    var v = vec4<f32>();
-    if (col < params.state_size) { v.x = state[base + col]; }
-    if (col + 1u < params.state_size) { v.y = state[base + col + 1u]; }
-    if (col + 2u < params.state_size) { v.z = state[base + col + 2u]; }
-    if (col + 3u < params.state_size) { v.w = state[base + col + 3u]; }
-    return v;
-}
-
-fn keep_state(base: u32, col: u32, v: vec4<f32>) {
-    if (col < params.state_size) { state[base + col] = v.x; }
-    if (col + 1u < params.state_size) { state[base + col + 1u] = v.y; }
-    if (col + 2u < params.state_size) { state[base + col + 2u] = v.z; }
-    if (col + 3u < params.state_size) { state[base + col + 3u] = v.w; }
-}
-
 // Stages `count` tokens from row `row`: B and C of the head's group, x of the block's channels, decay and step.
 fn stage(row: u32, count: u32, head: u32, first_channel: u32, lane: u32) {
     let group = head / params.heads_per_group * params.state_size;
-    for (var i = lane; i < count * WIDTH; i += THREADS) {
-        let t = i / WIDTH;
+    // Constant bounds, so that compilers unroll the loops and all loads are in flight at once; tokens past the end repeat
+    // the last.
+    for (var k = 0u; k < (TOKENS * WIDTH + THREADS - 1u) / THREADS; k++) {
+        let i = min(k * THREADS + lane, TOKENS * WIDTH - 1u);
+        let t = row + min(i / WIDTH, count - 1u);
         let col = i % WIDTH * 4u;
-        staged_b[i] = four_b(params.b.x + (row + t) * params.b.y + group, col);
-        staged_c[i] = four_c(params.c.x + (row + t) * params.c.y + group, col);
+        staged_b[i] = four_b(params.b.x + t * params.b.y + group, col);
+        staged_c[i] = four_c(params.c.x + t * params.c.y + group, col);
     }
-    for (var i = lane; i < count * CHANNELS; i += THREADS) {
-        let channel = first_channel + i % CHANNELS;
-        if (channel < params.head_dim) {
-            staged_x[i] = x[params.x.x + (row + i / CHANNELS) * params.x.y + head * params.head_dim + channel];
-        } else {
-            staged_x[i] = 0.0;
-        }
+    let columns = params.x.x + head * params.head_dim;
+    for (var k = 0u; k < (TOKENS * CHANNELS + THREADS - 1u) / THREADS; k++) {
+        let i = min(k * THREADS + lane, TOKENS * CHANNELS - 1u);
+        let t = row + min(i / CHANNELS, count - 1u);
+        let channel = min(first_channel + i % CHANNELS, params.head_dim - 1u);
+        staged_x[i] = x[columns + t * params.x.y + channel];
     }
     for (var t = lane; t < count; t += THREADS) {
         let a = exp(head_params[params.head_params.x + head]);

@@ -109,10 +109,9 @@ impl Wgpu {
         });
         match error {
             None => Ok(raw),
-            Some(wgpu::Error::OutOfMemory { .. }) => Err(Error::device(format!(
-                "wgpu: out of memory: {label} needs {size} bytes beside the {} already held; use a smaller model, context or batch",
-                self.books.ledger().total()
-            ))),
+            Some(wgpu::Error::OutOfMemory { .. }) => {
+                Err(out_of_memory(label, size, self.books.ledger().total()))
+            }
             Some(error) => Err(Error::device(describe(&error)).within(label)),
         }
     }
@@ -134,5 +133,22 @@ impl Wgpu {
             let errors = [internal, validation, memory].map(|s| pollster::block_on(s.pop()));
             (value, errors.into_iter().flatten().next())
         }
+    }
+}
+
+fn out_of_memory(label: &str, size: u64, held: u64) -> Error {
+    Error::device(format!(
+        "wgpu: out of memory: {label} needs {size} bytes beside the {held} already held; use a smaller model, context or batch"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn out_of_memory_names_what_needs_how_much() {
+        assert_eq!(
+            super::out_of_memory("layer 3 keys", 512, 1024).to_string(),
+            "wgpu: out of memory: layer 3 keys needs 512 bytes beside the 1024 already held; use a smaller model, context or batch"
+        );
     }
 }

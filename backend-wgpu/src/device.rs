@@ -176,6 +176,11 @@ impl Wgpu {
     pub fn report(&self) -> &DeviceReport {
         &self.report
     }
+
+    /// Gives the device back to the system at once; every later call returns that it is lost.
+    pub fn destroy(&self) {
+        self.device.destroy();
+    }
 }
 
 /// Optional features that the variants use.

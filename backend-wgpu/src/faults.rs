@@ -33,7 +33,9 @@ impl Faults {
         }));
         let heard = faults.clone();
         device.set_device_lost_callback(move |reason, text| {
-            heard.with(|h| h.lost = Some(format!("{reason:?}, {text}").to_lowercase()));
+            // Some drivers give no text.
+            let why = format!("{reason:?}, {text}").to_lowercase();
+            heard.with(|h| h.lost = Some(why.trim_end_matches(", ").into()));
         });
         faults
     }

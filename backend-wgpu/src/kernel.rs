@@ -18,6 +18,12 @@ const TILE: &str = include_str!("../../shaders/common_tile.wgsl");
 const GROUP: &str = include_str!("../../shaders/common_group.wgsl");
 /// Tiled products on cooperative matrices.
 const COOP: &str = include_str!("../../shaders/common_coop.wgsl");
+/// The scan's operands by elements.
+const SCAN_RAGGED: &str = include_str!("../../shaders/common_scan_ragged.wgsl");
+/// The scan's operands in fours.
+const SCAN_FOURS: &str = include_str!("../../shaders/common_scan_fours.wgsl");
+/// Norms.
+const NORM: &str = include_str!("../../shaders/common_norm.wgsl");
 /// Products for few rows.
 const VEC: &str = include_str!("../../shaders/common_vec.wgsl");
 /// Their entry `subgroup`, which only some devices take.
@@ -50,7 +56,7 @@ const SHADERS: &[Shader] = shaders![
     "causal_conv1d",
     "copy_slot",
     "embed" + WEIGHT,
-    "gated_rms_norm",
+    "gated_rms_norm" + NORM,
     "kv_append",
     "matmul_coop" + WEIGHT + COOP,
     "matmul_row_scale",
@@ -63,7 +69,7 @@ const SHADERS: &[Shader] = shaders![
     "moe_matmul_vec" + WEIGHT + VEC,
     "moe_route",
     "norm_matmul" + WEIGHT + VEC,
-    "rms_norm",
+    "rms_norm" + NORM,
     "rope",
     "scale",
     "select_rows",
@@ -116,6 +122,10 @@ impl Kernel {
         }
         text.push_str(COMMON);
         shader.includes.iter().for_each(|include| text.push_str(include));
+        if self.shader == "ssm_scan" {
+            let fours = self.constants.contains(&("ALIGNED", 1));
+            text.push_str(if fours { SCAN_FOURS } else { SCAN_RAGGED });
+        }
         if self.entry == "subgroup" {
             text.push_str(VEC_SUBGROUP);
         }

@@ -99,6 +99,16 @@ impl Wgpu {
 
     /// Uploads a weight, packed as stored.
     pub(crate) async fn load_weight(&self, stored: &StoredWeight) -> Result<Weight<Self>> {
+        let outcome = self.load_pieces(stored).await;
+        #[cfg(not(target_arch = "wasm32"))]
+        if outcome.is_err() {
+            // What is in hand for the pieces keeps them alive; the first error is the one to tell.
+            let _ = self.end_uploads();
+        }
+        outcome
+    }
+
+    async fn load_pieces(&self, stored: &StoredWeight) -> Result<Weight<Self>> {
         let (rows, cols, format, experts) =
             (stored.rows, stored.cols, stored.format, stored.parts.len());
         let split = self.split(experts, rows, cols, format).ok_or_else(|| {

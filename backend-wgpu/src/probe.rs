@@ -1,5 +1,7 @@
 //! Which adapters there are, which one is chosen, and why the others are not.
 
+mod choice;
+
 use crate::variants::{Variants, Wishes};
 use serde::Serialize;
 use std::fmt;
@@ -140,16 +142,6 @@ pub async fn devices_async() -> Vec<DeviceReport> {
     reports(&adapters, None)
 }
 
-/// What to say where there is no adapter at all.
-const NO_ADAPTER: &str = match cfg!(target_arch = "wasm32") {
-    false => {
-        "wgpu: no adapter found; install a Vulkan driver (mesa-vulkan-drivers for a software one) or use --backend cpu"
-    }
-    true => {
-        "webgpu: this browser offers no adapter; use a browser with WebGPU over https or localhost, or the cpu back end"
-    }
-};
-
 /// The adapter that `selector` names (a part of its name, or its index), or the preferred one.
 ///
 /// # Errors
@@ -157,24 +149,7 @@ const NO_ADAPTER: &str = match cfg!(target_arch = "wasm32") {
 pub(crate) async fn choose(selector: Option<&str>) -> Result<(wgpu::Adapter, DeviceReport)> {
     let adapters = adapters().await;
     let mut reports = reports(&adapters, selector);
-    if reports.is_empty() {
-        return Err(Error::device(NO_ADAPTER));
-    }
-    let chosen = reports.iter().position(|r| r.verdict == Verdict::Chosen);
-    let list = || {
-        let line = |r: &DeviceReport| match &r.verdict {
-            Verdict::Rejected(why) => format!("[{}] {}: {why}", r.index, r.name),
-            _ => format!("[{}] {}", r.index, r.name),
-        };
-        reports.iter().map(line).collect::<Vec<_>>().join("; ")
-    };
-    let index = chosen.ok_or_else(|| match selector {
-        Some(wanted) => Error::device(format!(
-            "wgpu: no usable device matches {wanted:?}; there are: {}",
-            list()
-        )),
-        None => Error::device(format!("wgpu: no usable device; there are: {}", list())),
-    })?;
+    let index = choice::pick(&reports, selector)?;
     let adapter = adapters.into_iter().nth(index);
     adapter
         .map(|adapter| (adapter, reports.swap_remove(index)))
@@ -201,7 +176,7 @@ async fn adapters() -> Vec<wgpu::Adapter> {
 
 fn reports(adapters: &[wgpu::Adapter], selector: Option<&str>) -> Vec<DeviceReport> {
     let mut reports: Vec<_> = adapters.iter().enumerate().map(|(i, a)| describe(i, a)).collect();
-    judge(&mut reports, selector);
+    choice::judge(&mut reports, selector);
     reports
 }
 
@@ -257,137 +232,5 @@ const fn kind_name(kind: wgpu::DeviceType) -> &'static str {
         wgpu::DeviceType::VirtualGpu => "virtual",
         wgpu::DeviceType::Cpu => "software",
         wgpu::DeviceType::Other => "other",
-    }
-}
-
-/// Position in the order of preference; the browser reports `other` for what it recommends.
-fn rank(kind: &str) -> usize {
-    ["discrete", "integrated", "virtual", "other", "software"]
-        .iter()
-        .position(|k| *k == kind)
-        .unwrap_or(usize::MAX)
-}
-
-/// Gives every report its verdict.
-fn judge(reports: &mut [DeviceReport], selector: Option<&str>) {
-    let hardware = reports.iter().find(|r| r.kind != "software").map(|r| r.name.clone());
-    for report in &mut *reports {
-        let software = report.kind == "software" && selector.is_none();
-        if let Some(why) = shortfall(&report.limits) {
-            report.verdict = Verdict::Rejected(why);
-        } else if let Some(name) = hardware.as_ref().filter(|_| software) {
-            report.verdict = Verdict::Rejected(format!(
-                "a software adapter, used only on request while {name} exists; --device {} takes it",
-                report.index
-            ));
-        }
-    }
-    let matches = |r: &&mut DeviceReport| {
-        !matches!(r.verdict, Verdict::Rejected(_)) && selector.is_none_or(|s| selects(s, r))
-    };
-    let best = reports.iter_mut().filter(matches).min_by_key(|r| (rank(r.kind), r.index));
-    let Some(best) = best else { return };
-    best.verdict = Verdict::Chosen;
-    let name = best.name.clone();
-    for report in reports.iter_mut().filter(|r| matches!(r.verdict, Verdict::Passed(_))) {
-        report.verdict = Verdict::Passed(match selector {
-            Some(wanted) => format!("--device {wanted} picks {name}"),
-            None => format!("{name} is preferred; --device {} takes this one", report.index),
-        });
-    }
-}
-
-/// Whether `--device wanted` means this adapter: its index, or a part of its name in any case.
-fn selects(wanted: &str, report: &DeviceReport) -> bool {
-    match wanted.parse::<usize>() {
-        Ok(index) => index == report.index,
-        Err(_) => report.name.to_lowercase().contains(&wanted.to_lowercase()),
-    }
-}
-
-/// What an adapter lacks of WebGPU's default limits, which every shader stays within.
-fn shortfall(limits: &DeviceLimits) -> Option<String> {
-    let wants = [
-        ("storage buffers a shader", u64::from(limits.storage_buffers), 8),
-        ("invocations a workgroup", u64::from(limits.invocations), 256),
-        ("bytes of workgroup memory", u64::from(limits.workgroup_bytes), 16384),
-        ("workgroups a dimension", u64::from(limits.workgroups), 65535),
-        ("bytes a binding", limits.binding_bytes, 128 << 20),
-    ];
-    wants
-        .into_iter()
-        .find(|(_, found, want)| found < want)
-        .map(|(what, found, want)| format!("it offers {found} {what}, want {want}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn report(index: usize, name: &str, kind: &'static str) -> DeviceReport {
-        DeviceReport {
-            index,
-            name: name.into(),
-            kind,
-            backend: "vulkan".into(),
-            driver: "driver 1".into(),
-            limits: DeviceLimits {
-                buffer_bytes: 256 << 20,
-                binding_bytes: 128 << 20,
-                storage_buffers: 8,
-                workgroup_bytes: 16384,
-                invocations: 256,
-                workgroups: 65535,
-            },
-            features: DeviceFeatures::NONE,
-            variants: Vec::new(),
-            verdict: Verdict::Passed(String::new()),
-        }
-    }
-
-    fn chosen(reports: &[DeviceReport]) -> Option<usize> {
-        reports.iter().position(|r| r.verdict == Verdict::Chosen)
-    }
-
-    #[test]
-    fn discrete_before_integrated_before_software() {
-        let mut list = [
-            report(0, "llvmpipe", "software"),
-            report(1, "Iris", "integrated"),
-            report(2, "Radeon", "discrete"),
-        ];
-        judge(&mut list, None);
-        assert_eq!(chosen(&list), Some(2));
-        assert_eq!(
-            list[0].verdict,
-            Verdict::Rejected(
-                "a software adapter, used only on request while Iris exists; --device 0 takes it"
-                    .into()
-            )
-        );
-        assert_eq!(
-            list[1].verdict,
-            Verdict::Passed("Radeon is preferred; --device 1 takes this one".into())
-        );
-    }
-
-    #[test]
-    fn a_selector_takes_an_index_or_a_part_of_a_name() {
-        for wanted in ["0", "PIPE"] {
-            let mut list = [report(0, "llvmpipe", "software"), report(1, "Radeon", "discrete")];
-            judge(&mut list, Some(wanted));
-            assert_eq!(chosen(&list), Some(0), "{wanted}");
-        }
-    }
-
-    #[test]
-    fn an_adapter_that_is_too_small_is_rejected_with_the_limit() {
-        let mut list = [report(0, "Old", "discrete")];
-        list[0].limits.storage_buffers = 4;
-        judge(&mut list, None);
-        assert_eq!(
-            list[0].verdict,
-            Verdict::Rejected("it offers 4 storage buffers a shader, want 8".into())
-        );
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::kernel::Kernel;
 use crate::probe::DeviceFeatures;
+use whipsnake_core::weight::Format;
 
 /// Who adds up the terms of one output where rows are few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +24,17 @@ pub struct Wishes {
     pub no_cooperative: bool,
 }
 
-/// Outputs that invocations share where rows are few: elements of x are loaded once for all of them.
-const OUTS: u32 = 2;
+/// Invocations that share how many outputs. Many outputs keep a device busy with small teams, whose elements of x lie
+/// close together; f32 weights read x in order with any team.
+const fn team(format: Format, outputs: usize) -> (u32, u32) {
+    match (format, outputs) {
+        (Format::F32, ..2048) => (32, 1),
+        (Format::F32, _) => (32, 2),
+        (_, ..2048) => (32, 1),
+        (_, ..8192) => (16, 2),
+        _ => (8, 2),
+    }
+}
 
 /// The variants of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,18 +67,27 @@ impl Variants {
         Self { reduction, subgroup, cooperative: able && !wishes.no_cooperative }
     }
 
-    /// The kernel of a product for few rows, and the outputs of one of its workgroups.
-    pub fn vec_kernel(self, shader: &'static str) -> (Kernel, usize) {
+    /// The kernel of a product for few rows with `outputs` in all, and the outputs of one of its workgroups.
+    pub fn vec_kernel(
+        self,
+        shader: &'static str,
+        format: Format,
+        outputs: usize,
+    ) -> (Kernel, usize) {
         let kernel = Kernel::new(shader);
-        match (self.reduction, self.subgroup) {
-            (Reduction::Invocation, _) => (kernel.entry("thread").with("OUTS", 1), 64),
-            (Reduction::Subgroup, Some(size)) => {
-                let kernel = kernel.entry("subgroup").with("SUBGROUP", size).with("OUTS", OUTS);
-                // At most 64.
-                (kernel, (128 / size * OUTS) as usize)
-            }
-            _ => (kernel.with("OUTS", OUTS), 4 * OUTS as usize),
+        if self.reduction == Reduction::Invocation {
+            return (kernel.entry("thread").with("LANES", 1).with("OUTS", 1), 64);
         }
+        let (lanes, outs) = team(format, outputs);
+        let (kernel, lanes) = match (self.reduction, self.subgroup) {
+            (Reduction::Subgroup, Some(size)) => {
+                (kernel.entry("subgroup").with("SUBGROUP", size), lanes.min(size))
+            }
+            _ => (kernel, lanes),
+        };
+        // At most 32.
+        let width = (128 / lanes * outs) as usize;
+        (kernel.with("LANES", lanes).with("OUTS", outs), width)
     }
 
     /// Names for `devices`.

@@ -17,7 +17,8 @@ fn check(fixtures: &[PathBuf]) {
     let options = Options { device: std::env::var("WHIPSNAKE_DEVICE").ok(), ..Options::default() };
     for path in fixtures {
         let golden = Golden::open(path).unwrap();
-        let faults = golden.faults(&|| Wgpu::open(&options), Closeness::Absolute(2e-4));
+        let make = || Wgpu::open(&options);
+        let faults = golden.faults(&make, Closeness::Absolute(2e-4));
         let faults = pollster::block_on(faults).unwrap();
         assert!(faults.is_empty(), "{}:\n{}", path.display(), faults.join("\n"));
     }

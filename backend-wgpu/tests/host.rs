@@ -1,10 +1,14 @@
 //! What the host promises: windows arrive as they were written, memory is counted, limits are refused by name.
 
+use bytes::Bytes;
+use std::ops::Range;
+use std::rc::Rc;
 use whipsnake_core::backend::{Backend, Memory};
+use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::{Matmul, Store};
 use whipsnake_core::step::Step;
 use whipsnake_core::tensor::{DType, Tensor};
-use whipsnake_core::weight::{Format, Plane, StoredPart, StoredWeight};
+use whipsnake_core::weight::{Format, LocalFuture, Plane, Source, StoredPart, StoredWeight};
 use whipsnake_wgpu::{Demands, Options, Wgpu, probe};
 
 /// A device, unless there is none and none is required.
@@ -128,4 +132,46 @@ fn a_vocabulary_past_the_workgroups_of_a_dimension_is_covered() {
     let values: Vec<f32> = bytemuck::pod_collect_to_vec(&read(&gpu, &out));
     let wrong = values.iter().enumerate().find(|(o, v)| **v != [8.0, 16.0][o % 2]);
     assert_eq!(wrong, None);
+}
+
+#[test]
+fn a_lost_device_is_said_by_every_later_call() {
+    let Some(gpu) = open(&Options::default()) else { return };
+    let tensor = gpu.tensor(1, 16, DType::F32, Memory::Scratch, "x").expect("it fits");
+    gpu.destroy();
+    let text =
+        "wgpu: the device was lost (destroyed); restart the program, or use another --device";
+    for _ in 0..2 {
+        let error = pollster::block_on(gpu.read(&tensor)).err().expect("a refusal");
+        assert_eq!(error.to_string(), text);
+    }
+    let error = gpu.allocate(16, Memory::State, "state").err().expect("a refusal");
+    assert_eq!(error.to_string(), text);
+}
+
+/// Serves its bytes up to a place, then fails, as a disk or a network does.
+struct Broken(u64);
+
+impl Source for Broken {
+    fn read(&self, _file: usize, range: Range<u64>) -> LocalFuture<'_, Result<Bytes>> {
+        let answer = if range.end <= self.0 {
+            Ok(vec![0; (range.end - range.start) as usize].into())
+        } else {
+            Err(Error::device("the disk broke"))
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+#[test]
+fn a_failed_load_leaves_nothing_on_the_device() {
+    let Some(gpu) = open(&Options { piece_bytes: Some(65536), ..Options::default() }) else {
+        return;
+    };
+    let mut weight = stored(256, 256, Format::F32, vec![0; 4]);
+    // Three of the four pieces arrive.
+    weight.parts[0].data = Plane { source: Rc::new(Broken(200_000)), file: 0, range: 0..262_144 };
+    let error = pollster::block_on(gpu.load(&weight)).err().expect("a refusal");
+    assert_eq!(error.to_string(), "the disk broke");
+    assert_eq!(gpu.ledger().total(), 0);
 }

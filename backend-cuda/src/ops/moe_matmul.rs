@@ -6,6 +6,7 @@ use super::matmul_many::{WIDE_OUTPUTS, wide, wide_shared};
 use super::{GRID_Y, function, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
+use crate::kernels::Args;
 use crate::switches::on;
 use crate::view::{Bank, Window, bank, narrow, pointer, window};
 use bytemuck::{Pod, Zeroable};
@@ -88,6 +89,25 @@ fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
     Ok(true)
 }
 
+/// Tiles as wide as an expert's pairs, with room for experts that are more popular; stages that fit.
+fn wide_tiles(
+    cuda: &Cuda,
+    pairs: usize,
+    outputs: usize,
+    experts: usize,
+    args: &mut Args,
+) -> Result<()> {
+    let (most, stages) = match pairs / experts {
+        0..=40 => (64, 6),
+        41..=104 => (128, 5),
+        _ => (256, 5),
+    };
+    let tiles = (pairs / most + experts).min(pairs);
+    let grid = [narrow(outputs.div_ceil(WIDE_OUTPUTS)), narrow(tiles), 1];
+    let shape = Shape { grid, threads: 256, shared: wide_shared(most, stages) };
+    cuda.launch("moe_matmul_sm90", &format!("moe_matmul_sm90_{most}"), shape, args)
+}
+
 pub(crate) fn moe_matmul(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<()> {
     let [pairs, outputs] = op.out.shape();
     let groups = op.groups.as_ref();
@@ -107,21 +127,7 @@ pub(crate) fn moe_matmul(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<()> {
         out: window(&op.out),
     });
     if groups.is_some() && wide(cuda, &op.x, op.weight, &op.out) {
-        // Tiles as wide as an expert's pairs, with room for experts that are more popular; stages that fit.
-        let (most, stages) = match pairs / op.weight.experts {
-            0..=40 => (64, 6),
-            41..=104 => (128, 5),
-            _ => (256, 5),
-        };
-        let tiles = (pairs / most + op.weight.experts).min(pairs);
-        let grid = [narrow(outputs.div_ceil(WIDE_OUTPUTS)), narrow(tiles), 1];
-        let shape = Shape { grid, threads: 256, shared: wide_shared(most, stages) };
-        return cuda.launch(
-            "moe_matmul_sm90",
-            &format!("moe_matmul_sm90_{most}"),
-            shape,
-            &mut args,
-        );
+        return wide_tiles(cuda, pairs, outputs, op.weight.experts, &mut args);
     }
     match tensor_core(cuda, &op.x, op.weight) {
         Some((format, columns)) if groups.is_some() => {

@@ -100,14 +100,9 @@ fn chunked(cuda: &Cuda, op: &SsmScan<Cuda>) -> bool {
     cuda.tuned() && long && sizes && operands && on("scan_chunk")
 }
 
-pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
-    let dtype = one_dtype("ssm_scan", &[&op.x, &op.b, &op.c, &op.dt, &op.out])?;
-    let form = Form::holding(narrow(op.state_size), op.segments.shape.longest);
-    let chunked = chunked(cuda, op);
-    let block_rows = if chunked { CHUNK_ROWS } else { form.block_rows() };
-    let tiles = narrow(op.head_dim).div_ceil(block_rows);
-    let heads = narrow(op.heads());
-    let scan = Scan {
+/// What every form is told.
+fn operands(op: &SsmScan<Cuda>, tiles: u32) -> Scan {
+    Scan {
         x: window(&op.x),
         b: window(&op.b),
         c: window(&op.c),
@@ -116,13 +111,23 @@ pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
         state: window(&op.state),
         params: pointer(&op.head_params),
         table: pointer(&op.segments.table),
-        heads,
+        heads: narrow(op.heads()),
         head_dim: narrow(op.head_dim),
         state_size: narrow(op.state_size),
         tiles,
         low: op.dt_limit[0],
         high: op.dt_limit[1],
-    };
+    }
+}
+
+pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
+    let dtype = one_dtype("ssm_scan", &[&op.x, &op.b, &op.c, &op.dt, &op.out])?;
+    let form = Form::holding(narrow(op.state_size), op.segments.shape.longest);
+    let chunked = chunked(cuda, op);
+    let block_rows = if chunked { CHUNK_ROWS } else { form.block_rows() };
+    let tiles = narrow(op.head_dim).div_ceil(block_rows);
+    let heads = narrow(op.heads());
+    let scan = operands(op, tiles);
     if let Some(pieces) = one_token(cuda, op) {
         let tiles = narrow(op.head_dim).div_ceil(STEP_ROWS);
         let grid = [heads * tiles, narrow(op.segments.shape.segments), 1];

@@ -1,4 +1,4 @@
-//! Attention over the cache: a workgroup a (row, head), the context in parts where those are few.
+//! Attention over the cache: a workgroup some query heads of a key head, the context in parts where those are few.
 
 use super::{CACHES, cache_number};
 use crate::Wgpu;
@@ -18,15 +18,23 @@ const TILE: usize = 16;
 /// Widest head whose tile fits workgroup memory.
 const TILE_HEAD: usize = 128;
 /// Positions of a part, at least.
-const PART: usize = 256;
+const PART: usize = 32;
+
+/// Query heads of a workgroup: what fits 16 KiB of workgroup memory with as many positions as an invocation each scores.
+const fn block_heads(head_dim: usize) -> usize {
+    if head_dim <= 128 { 8 } else { 4 }
+}
 
 fn kernel(dtype: DType, head_dim: usize, split: bool) -> Kernel {
     let (number, per_word) = cache_number(dtype);
-    // Both are at most 4.
+    let positions = if head_dim <= 128 { 16 } else { 8 };
+    // All are at most 16.
     Kernel::new("attention")
         .with("FORMAT", number)
         .with("PER", per_word as u32)
         .with("FOURTHS", head_dim.div_ceil(64) as u32)
+        .with("HEADS", block_heads(head_dim) as u32)
+        .with("POSITIONS", positions)
         .with("SPLIT", u32::from(split))
 }
 
@@ -64,7 +72,10 @@ pub(crate) fn encode(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
         return by_tile(gpu, op);
     }
     let (rows, heads) = (op.q.rows(), op.heads());
-    let parts = parts(rows * heads, op.segments.shape.context, op.head_dim);
+    let group = heads / op.kv_heads();
+    let blocks = group.div_ceil(block_heads(op.head_dim));
+    let groups = rows * op.kv_heads() * blocks;
+    let parts = parts(groups, rows * heads, op.segments.shape.context, op.head_dim);
     let call = Call::new(kernel(dtype, op.head_dim, parts > 1))
         .input(&op.q)
         .input(&op.cache.k)
@@ -77,9 +88,9 @@ pub(crate) fn encode(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
         call.output(&op.out)
     };
     call = call
-        .sizes([rows, heads, heads / op.kv_heads(), op.head_dim, op.cache.context, parts])
+        .sizes([rows, heads, group, op.head_dim, op.cache.context, parts, blocks])
         .floats([op.scale]);
-    gpu.dispatch(call, rows * heads * parts)?;
+    gpu.dispatch(call, groups * parts)?;
     if parts == 1 {
         return Ok(());
     }
@@ -104,14 +115,16 @@ fn by_tile(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
     gpu.dispatch(call, segments * tiles * heads)
 }
 
-/// Parts of the context for so many (row, head) pairs: enough to keep the device busy, within the scratch memory.
-fn parts(pairs: usize, context: usize, head_dim: usize) -> usize {
-    let wanted = BUSY / pairs.max(1);
+/// Parts of the context for so many workgroups and (row, head) pairs: enough to keep the device busy, within the scratch
+/// memory.
+fn parts(groups: usize, pairs: usize, context: usize, head_dim: usize) -> usize {
+    let wanted = BUSY / groups.max(1);
     // 4 MiB fit usize.
     let room = PARTIALS as usize / (4 * pairs.max(1) * (head_dim + 2));
     wanted.min(context / PART).min(room).max(1)
 }
 
+/// Scratch of the back end, allocated when the first split context needs it.
 pub(super) fn partials(gpu: &Wgpu) -> Result<&Buffer> {
     gpu.scratch(&gpu.partials, PARTIALS, "parts of attention")
 }
@@ -122,10 +135,10 @@ mod tests {
 
     #[test]
     fn parts_fit_the_scratch_memory() {
-        for pairs in [1, 2, 32, 64, 200, 4096] {
+        for pairs in [1usize, 2, 32, 64, 200, 4096] {
             for context in [1, 255, 512, 32768, 1 << 20] {
                 for head_dim in [1, 64, 128, 256] {
-                    let parts = parts(pairs, context, head_dim);
+                    let parts = parts(pairs.div_ceil(8), pairs, context, head_dim);
                     assert!(parts >= 1);
                     let bytes = pairs * parts * (head_dim + 2) * 4;
                     assert!(parts == 1 || bytes as u64 <= PARTIALS, "{pairs} {context} {head_dim}");

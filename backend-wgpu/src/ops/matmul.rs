@@ -28,6 +28,18 @@ pub(super) fn for_rows(kernel: Kernel, format: Format, rows: usize) -> Kernel {
         .with("ROWS", rows.next_power_of_two() as u32)
 }
 
+/// Every kernel for few rows of a format.
+pub(super) fn few_row_kernels(shader: &'static str, format: Format, rows: &[usize]) -> Vec<Kernel> {
+    let mut list = Vec::new();
+    for variants in Variants::all() {
+        for outputs in [1, 4096, 16384] {
+            let kernel = variants.vec_kernel(shader, format, outputs).0;
+            list.extend(rows.iter().map(|&rows| for_rows(kernel.clone(), format, rows)));
+        }
+    }
+    list
+}
+
 /// Columns of a 16-byte unit, where rows are few and may be read by whole units.
 pub(super) fn unit_of(x: &Tensor<Wgpu>, format: Format) -> Option<usize> {
     let unit = 4 * unit_fours(format);
@@ -75,10 +87,7 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     let mut list = vec![row_scale_kernel()];
     list.extend(HALVES.map(|format| coop_kernel("matmul_coop", format)));
     for format in Format::ALL {
-        for rows in [1, 2, 4, 8] {
-            let kernel = |v: Variants| for_rows(v.vec_kernel(SHADER).0, format, rows);
-            list.extend(Variants::all().map(kernel));
-        }
+        list.extend(few_row_kernels(SHADER, format, &[1, 2, 4, 8]));
         list.extend([false, true].map(|aligned| tile_kernel(format, aligned)));
     }
     list
@@ -113,8 +122,8 @@ fn bind(
 
 fn by_output(gpu: &Wgpu, op: &Matmul<'_, Wgpu>, piece: &Piece<'_>, units: usize) -> Result<()> {
     let (accumulate, scale) = store_parts(op.store);
-    let (kernel, outputs) = gpu.variants.vec_kernel(SHADER);
     let rows = op.x.rows();
+    let (kernel, outputs) = gpu.variants.vec_kernel(SHADER, op.weight.format, piece.count);
     let call = bind(for_rows(kernel, op.weight.format, rows), op, piece, None)
         .sizes([rows, units, piece.count, piece.first, usize::from(op.bias.is_some()), accumulate])
         .floats([scale, op.weight.scales[0]]);

@@ -1,23 +1,17 @@
 //! Products with chosen experts: few pairs by expert id, many sorted by expert; a dispatch for each piece of the bank.
 
-use super::matmul::{HALVES, by_halves, coop_kernel, for_rows, row_scales};
+use super::matmul::{HALVES, by_halves, coop_kernel, few_row_kernels, for_rows, row_scales};
 use super::{activation_number, format_number, unit_fours};
 use crate::Wgpu;
 use crate::buffer::Buffer;
 use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
 use crate::load::Piece;
-use crate::variants::Variants;
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::{ExpertGroups, ExpertInput, MoeMatmul};
 use whipsnake_core::weight::Format;
 
 const SHADER: &str = "moe_matmul_vec";
-
-fn vec_kernel(variants: Variants, format: Format) -> (Kernel, usize) {
-    let (kernel, outputs) = variants.vec_kernel(SHADER);
-    (for_rows(kernel, format, 1), outputs)
-}
 
 fn tile_kernel(format: Format, aligned: bool, sorted: bool) -> Kernel {
     Kernel::new("moe_matmul_tile")
@@ -33,7 +27,7 @@ fn sorted_coop_kernel(format: Format) -> Kernel {
 pub(crate) fn kernels() -> Vec<Kernel> {
     let mut list: Vec<_> = HALVES.map(sorted_coop_kernel).into();
     for format in Format::ALL {
-        list.extend(Variants::all().map(|v| vec_kernel(v, format).0));
+        list.extend(few_row_kernels(SHADER, format, &[1]));
         for aligned in [false, true] {
             list.extend([false, true].map(|sorted| tile_kernel(format, aligned, sorted)));
         }
@@ -119,8 +113,9 @@ fn by_coop(
 
 fn by_output(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>, units: usize) -> Result<()> {
     let (pairs, outputs) = (op.out.rows(), op.out.cols());
-    let (kernel, block) = vec_kernel(gpu.variants, op.weight.format);
-    let call = bind(gpu, kernel, op, piece)
+    let format = op.weight.format;
+    let (kernel, block) = gpu.variants.vec_kernel(SHADER, format, pairs * outputs);
+    let call = bind(gpu, for_rows(kernel, format, 1), op, piece)
         .input(&op.x)
         .input(&op.ids)
         .output(&op.out)

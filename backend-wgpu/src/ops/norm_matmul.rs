@@ -1,10 +1,9 @@
 //! A pre-norm and the product that follows it: one dispatch where rows are few.
 
-use super::matmul::{for_rows, unit_of};
+use super::matmul::{few_row_kernels, for_rows, unit_of};
 use crate::Wgpu;
 use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
-use crate::variants::Variants;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::NormMatmul;
 use whipsnake_core::step::{FusedOp, Step};
@@ -13,14 +12,8 @@ use whipsnake_core::weight::Format;
 const SHADER: &str = "norm_matmul";
 
 pub(crate) fn kernels() -> Vec<Kernel> {
-    let mut list = Vec::new();
-    for format in Format::ALL {
-        for rows in [1, 2, 4, 8] {
-            let kernel = |v: Variants| for_rows(v.vec_kernel(SHADER).0, format, rows);
-            list.extend(Variants::all().map(kernel));
-        }
-    }
-    list
+    let kernels = |format| few_row_kernels(SHADER, format, &[1, 2, 4, 8]);
+    Format::ALL.into_iter().flat_map(kernels).collect()
 }
 
 pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormMatmul<'_, Wgpu>) -> Result<()> {
@@ -31,10 +24,9 @@ pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormMatmul<'_, Wgpu>) -> Result
     };
     want_f32("norm_matmul", &[&op.x, &op.out])?;
     let [rows, inputs] = op.x.shape();
-    let (kernel, outputs) = gpu.variants.vec_kernel(SHADER);
-    let kernel = for_rows(kernel, format, rows);
     for piece in gpu.pieces(op.weight) {
-        let call = Call::new(kernel.clone())
+        let (kernel, outputs) = gpu.variants.vec_kernel(SHADER, format, piece.count);
+        let call = Call::new(for_rows(kernel, format, rows))
             .whole(piece.data, false)
             .whole(piece.scales, false)
             .input(&op.x)

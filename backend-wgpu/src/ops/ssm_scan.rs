@@ -1,17 +1,17 @@
 //! The recurrence: a workgroup a (segment, head, block of channels), for prefill, decode and mixtures alike.
 
 use crate::Wgpu;
-use crate::call::{Call, want_f32};
+use crate::call::{Call, in_fours, residue, want_f32};
 use crate::kernel::Kernel;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::SsmScan;
 
 /// Fours of the state that an invocation keeps in registers.
 const MOST_FOURS: usize = 8;
-/// Floats of workgroup memory that staged B and C may take: half of WebGPU's 16 KiB.
-const STAGED: usize = 2048;
+/// Bytes of workgroup memory that a kernel takes where the device has more than WebGPU's 16 KiB.
+const LARGE: usize = 40 << 10;
 /// Tokens staged at once, at most.
-const MOST_TOKENS: usize = 16;
+const MOST_TOKENS: usize = 24;
 
 /// How the work of a head is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,23 +27,25 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(state_size: usize, head_dim: usize) -> Self {
+    /// For workgroup memory of `bytes`.
+    fn of(state_size: usize, head_dim: usize, bytes: usize) -> Self {
         let vectors = state_size.div_ceil(4);
         let lanes = vectors.div_ceil(MOST_FOURS).next_power_of_two();
         let fours = vectors.div_ceil(lanes);
         let channels = (128 / lanes).min(head_dim.next_power_of_two());
-        let tokens = STAGED / (2 * 4 * lanes * fours);
-        // Partial sums take as much room again at most: tokens * channels * lanes floats.
-        let tokens = tokens.min(1536 / (channels * (lanes + 1))).clamp(1, MOST_TOKENS);
+        // B and C, partial sums and x, decay and step of a token.
+        let floats = 2 * 4 * lanes * fours + channels * (lanes + 1) + 2;
+        let tokens = (bytes / 4 / floats).clamp(1, MOST_TOKENS);
         Self { lanes, channels, fours, tokens }
     }
 
-    fn kernel(self) -> Kernel {
+    fn kernel(self, aligned: bool) -> Kernel {
         let constants = [
             ("LANES", self.lanes),
             ("CHANNELS", self.channels),
             ("FOURS", self.fours),
             ("TOKENS", self.tokens),
+            ("ALIGNED", usize::from(aligned)),
         ];
         // Each is at most 256.
         constants
@@ -54,15 +56,27 @@ impl Shape {
 
 pub(crate) fn kernels() -> Vec<Kernel> {
     let sizes = [(1, 1), (16, 64), (64, 64), (128, 64), (128, 80), (256, 64), (1024, 256)];
-    sizes.into_iter().map(|(state, head)| Shape::of(state, head).kernel()).collect()
+    let kernels =
+        |(state, head)| [false, true].map(|aligned| Shape::of(state, head, SMALL).kernel(aligned));
+    sizes.into_iter().flat_map(kernels).collect()
+}
+
+/// WebGPU's default.
+const SMALL: usize = 16 << 10;
+
+/// Whether B, C and the state may be read in fours.
+fn is_aligned(op: &SsmScan<Wgpu>) -> bool {
+    let states = op.state_size.is_multiple_of(4) && op.state.stride().is_multiple_of(4);
+    states && residue(&op.state).is_multiple_of(4) && in_fours(&op.b) && in_fours(&op.c)
 }
 
 pub(crate) fn encode(gpu: &Wgpu, op: &SsmScan<Wgpu>) -> Result<()> {
     want_f32("ssm_scan", &[&op.x, &op.b, &op.c, &op.dt, &op.out])?;
-    let shape = Shape::of(op.state_size, op.head_dim);
+    let large = gpu.limits.max_compute_workgroup_storage_size as usize >= LARGE;
+    let shape = Shape::of(op.state_size, op.head_dim, if large { LARGE } else { SMALL });
     let (heads, segments) = (op.heads(), op.segments.table.rows());
     let blocks = op.head_dim.div_ceil(shape.channels);
-    let call = Call::new(shape.kernel())
+    let call = Call::new(shape.kernel(is_aligned(op)))
         .input(&op.x)
         .input(&op.b)
         .input(&op.c)
@@ -78,18 +92,18 @@ pub(crate) fn encode(gpu: &Wgpu, op: &SsmScan<Wgpu>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::Shape;
+    use super::{LARGE, SMALL, Shape};
 
     #[test]
-    fn every_shape_fits_webgpu_defaults() {
-        for state in 1..=1024 {
+    fn every_shape_fits_its_workgroup_memory() {
+        for (state, most) in (1..=1024).flat_map(|state| [(state, SMALL), (state, LARGE)]) {
             for head_dim in [1, 16, 63, 64, 80, 128, 256] {
-                let s = Shape::of(state, head_dim);
+                let s = Shape::of(state, head_dim, most);
                 assert!(s.lanes * s.fours * 4 >= state, "{state}: {s:?}");
                 assert!(s.lanes * s.channels <= 256, "{state}: {s:?}");
                 let staged = 2 * 4 * s.tokens * s.lanes * s.fours;
                 let rest = s.tokens * (s.channels * (s.lanes + 1) + 2);
-                assert!((staged + rest) * 4 <= 16384, "{state} {head_dim}: {s:?}");
+                assert!((staged + rest) * 4 <= most, "{state} {head_dim}: {s:?}");
             }
         }
     }
