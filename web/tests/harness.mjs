@@ -1,7 +1,7 @@
 // What the browser tests share: a server that counts and fails on purpose, browsers, the CLI.
 
 import { execFileSync } from 'node:child_process';
-import { existsSync, mkdirSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { chromium } from 'playwright-core';
@@ -35,9 +35,10 @@ export async function server() {
       const weights = rest.endsWith('.safetensors') && !/=0-7$/.test(request.headers.range ?? '');
       if (!weights || state.breaks === 0) return route(request, response, rest);
       state.breaks -= 1;
-      const first = Number(/bytes=(\d+)-/.exec(request.headers.range)[1]);
-      response.writeHead(206, { 'content-range': `bytes ${first}-${first + 9999}/9804080`, 'content-length': 10000 });
-      response.write(Buffer.alloc(5000, 7), () => response.destroy());
+      const [first, last] = /bytes=(\d+)-(\d+)/.exec(request.headers.range).slice(1).map(Number);
+      const bytes = readFileSync(path.join(SITE, rest)).subarray(first, last + 1);
+      response.writeHead(206, { 'content-range': `bytes ${first}-${last}/9804080`, 'content-length': bytes.length });
+      response.write(bytes.subarray(0, bytes.length >> 1), () => response.destroy());
       return undefined;
     },
     failing: async (request, response) => response.writeHead(500).end(),
