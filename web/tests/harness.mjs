@@ -11,6 +11,8 @@ export const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 export const SHOTS = path.join(ROOT, 'target/site-shots');
 const FLAGS = ['--no-sandbox', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'];
 const WEBGPU = '--enable-unsafe-webgpu';
+/** A software adapter on a busy machine writes a token a second. */
+const PATIENCE_MS = 180000;
 
 /** Folders by the first part of the path; what is not named is the site. */
 const MOUNTS = { fixtures: path.join(ROOT, 'core/fixtures'), tests: path.join(ROOT, 'web/tests'), made: path.join(ROOT, 'target/site-made') };
@@ -71,6 +73,7 @@ export function browser({ webgpu = true } = {}) {
 export async function blank(chrome, origin) {
   const context = await chrome.newContext();
   const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE_MS);
   page.errors = [];
   page.on('pageerror', (error) => page.errors.push(error.message));
   page.on('console', (message) => message.type() === 'error' && !/404/.test(message.text()) && page.errors.push(message.text()));
@@ -83,12 +86,13 @@ export async function blank(chrome, origin) {
 export async function site(chrome, origin, { query = '', state = 'ready', ...options } = {}) {
   const context = await chrome.newContext({ viewport: { width: 1280, height: 860 }, ...options });
   const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE_MS);
   await page.addInitScript(() => {
     window.longTasks = [];
     new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map((e) => e.duration))).observe({ type: 'longtask', buffered: true });
   });
   await page.goto(`${origin}/${query}`);
-  await page.waitForFunction((want) => document.body.dataset.state === want, state, { timeout: 60000 });
+  await page.waitForFunction((want) => document.body.dataset.state === want, state);
   return page;
 }
 
