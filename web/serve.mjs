@@ -46,7 +46,8 @@ export async function answer(root, pathname, request, response, { ranges = true 
   Object.assign(headers, { 'content-type': TYPES[path.extname(file)] ?? 'application/octet-stream', etag: `"${info.size}-${info.mtimeMs}"`, 'content-length': last - first + 1 });
   if (ranges) headers['accept-ranges'] = 'bytes';
   if (range) headers['content-range'] = `bytes ${first}-${last}/${info.size}`;
-  response.writeHead(range ? 206 : 200, headers);
+  response.statusCode = range ? 206 : 200;
+  for (const [name, value] of Object.entries(headers)) response.setHeader(name, value);
   if (request.method === 'HEAD' || info.size === 0) return response.end();
   createReadStream(file, { start: first, end: last }).on('error', () => response.destroy()).pipe(response);
 }

@@ -58,6 +58,7 @@ const SHADERS: &[Shader] = shaders![
     "embed" + WEIGHT,
     "gated_rms_norm" + NORM,
     "kv_append",
+    "matmul_block" + WEIGHT,
     "matmul_coop" + WEIGHT + COOP,
     "matmul_row_scale",
     "matmul_tile" + WEIGHT + TILE,

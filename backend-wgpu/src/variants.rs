@@ -97,7 +97,11 @@ impl Variants {
             (Reduction::Subgroup, Some(size)) => format!("a subgroup of {size} lanes"),
             _ => "32 invocations that meet in workgroup memory".into(),
         };
-        let many = if self.cooperative { "cooperative matrices of f16" } else { "tiles in f32" };
+        let many = match (self.cooperative, self.reduction) {
+            (true, _) => "cooperative matrices of f16",
+            (false, Reduction::Invocation) => "blocks without barriers in f32",
+            (false, _) => "tiles in f32",
+        };
         vec![format!("few rows by {how}"), format!("many rows by {many}")]
     }
 

@@ -11,7 +11,7 @@ let model = null;
 let folder = null;
 let reply = null;
 
-const wasm = init();
+const wasm = init({ module_or_path: new URL('./wasm/whipsnake_web_bg.wasm', import.meta.url) });
 const memory = async () => (await wasm).memory.buffer.byteLength;
 
 /** Lets messages of the page come in between two steps. */

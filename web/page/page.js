@@ -1,7 +1,7 @@
 // The page: opens models, and connects the controls.
 
 import { deviceReport, openModel, selfcheck } from './whipsnake.js';
-import { $, bytes, showDevice, showMemory, showModel, showRates } from './panel.js';
+import { $, bytes, plot, showDevice, showMemory, showModel, showRates } from './panel.js';
 import { Talk } from './talk.js';
 
 const DEFAULT_MODEL = 'models/bard';
@@ -108,6 +108,7 @@ async function say() {
     if (session !== talk.session) return;
     notice(error.message, { retry: error.name !== 'RequestError' && error.name !== 'TextError', cpu: error.name === 'DeviceError' });
     document.body.dataset.state = 'failed';
+    $('speed').textContent = '';
   } finally {
     controls();
   }
@@ -189,7 +190,9 @@ $('check-stop').onclick = () => checking?.abort();
 $('theme').onclick = () => {
   const dark = getComputedStyle(document.documentElement).colorScheme === 'dark' || (!document.documentElement.dataset.theme && matchMedia('(prefers-color-scheme: dark)').matches);
   document.documentElement.dataset.theme = dark ? 'light' : 'dark';
+  plot.soon();
 };
+matchMedia('(prefers-color-scheme: dark)').onchange = () => plot.soon();
 addEventListener('dragover', (event) => {
   event.preventDefault();
   $('drop').hidden = false;

@@ -9,6 +9,7 @@ export class Plot {
   constructor(canvas) {
     Object.assign(this, { canvas, rates: [], last: 0, waiting: false });
     new ResizeObserver(() => this.soon()).observe(canvas);
+    canvas.addEventListener('contextrestored', () => this.soon());
   }
 
   begin() {
@@ -45,10 +46,11 @@ export class Plot {
     canvas.height = height * scale;
     const pen = canvas.getContext('2d');
     pen.scale(scale, scale);
-    const style = getComputedStyle(canvas);
+    // Computed colours are resolved for the theme; the style sheet lends them to these properties.
+    const { borderTopColor: line, color: accent, caretColor: faint } = getComputedStyle(canvas);
     const rates = this.rates.slice(-SHOWN);
     const top = Math.max(...rates, 1) * 1.15;
-    pen.strokeStyle = style.getPropertyValue('--line');
+    pen.strokeStyle = line;
     pen.beginPath();
     for (const share of [0, 0.5, 1]) {
       const y = Math.round((height - 14) * share) + 12.5;
@@ -58,12 +60,12 @@ export class Plot {
     pen.stroke();
     if (rates.length < 2) return;
     const at = (index) => [(index / (SHOWN - 1)) * width, height - 1.5 - (rates[index] / top) * (height - 14)];
-    pen.strokeStyle = style.getPropertyValue('--accent');
+    pen.strokeStyle = accent;
     pen.lineWidth = 2;
     pen.beginPath();
     rates.forEach((_, index) => pen.lineTo(...at(index)));
     pen.stroke();
-    pen.fillStyle = style.getPropertyValue('--faint');
+    pen.fillStyle = faint;
     pen.font = '11px system-ui, sans-serif';
     pen.fillText(`${top.toFixed(0)} tok/s`, 0, 9);
   }

@@ -1,7 +1,7 @@
 // What the browser tests share: a server that counts and fails on purpose, browsers, the CLI.
 
 import { execFileSync } from 'node:child_process';
-import { existsSync, mkdirSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { chromium } from 'playwright-core';
@@ -11,6 +11,8 @@ export const ROOT = fileURLToPath(new URL('../../', import.meta.url));
 export const SHOTS = path.join(ROOT, 'target/site-shots');
 const FLAGS = ['--no-sandbox', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'];
 const WEBGPU = '--enable-unsafe-webgpu';
+/** A software adapter on a busy machine writes a token a second. */
+const PATIENCE_MS = 180000;
 
 /** Folders by the first part of the path; what is not named is the site. */
 const MOUNTS = { fixtures: path.join(ROOT, 'core/fixtures'), tests: path.join(ROOT, 'web/tests'), made: path.join(ROOT, 'target/site-made') };
@@ -35,9 +37,10 @@ export async function server() {
       const weights = rest.endsWith('.safetensors') && !/=0-7$/.test(request.headers.range ?? '');
       if (!weights || state.breaks === 0) return route(request, response, rest);
       state.breaks -= 1;
-      const first = Number(/bytes=(\d+)-/.exec(request.headers.range)[1]);
-      response.writeHead(206, { 'content-range': `bytes ${first}-${first + 9999}/9804080`, 'content-length': 10000 });
-      response.write(Buffer.alloc(5000, 7), () => response.destroy());
+      const [first, last] = /bytes=(\d+)-(\d+)/.exec(request.headers.range).slice(1).map(Number);
+      const bytes = readFileSync(path.join(SITE, rest)).subarray(first, last + 1);
+      response.writeHead(206, { 'content-range': `bytes ${first}-${last}/9804080`, 'content-length': bytes.length });
+      response.write(bytes.subarray(0, bytes.length >> 1), () => response.destroy());
       return undefined;
     },
     failing: async (request, response) => response.writeHead(500).end(),
@@ -70,6 +73,7 @@ export function browser({ webgpu = true } = {}) {
 export async function blank(chrome, origin) {
   const context = await chrome.newContext();
   const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE_MS);
   page.errors = [];
   page.on('pageerror', (error) => page.errors.push(error.message));
   page.on('console', (message) => message.type() === 'error' && !/404/.test(message.text()) && page.errors.push(message.text()));
@@ -82,12 +86,13 @@ export async function blank(chrome, origin) {
 export async function site(chrome, origin, { query = '', state = 'ready', ...options } = {}) {
   const context = await chrome.newContext({ viewport: { width: 1280, height: 860 }, ...options });
   const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE_MS);
   await page.addInitScript(() => {
     window.longTasks = [];
     new PerformanceObserver((list) => window.longTasks.push(...list.getEntries().map((e) => e.duration))).observe({ type: 'longtask', buffered: true });
   });
   await page.goto(`${origin}/${query}`);
-  await page.waitForFunction((want) => document.body.dataset.state === want, state, { timeout: 60000 });
+  await page.waitForFunction((want) => document.body.dataset.state === want, state);
   return page;
 }
 

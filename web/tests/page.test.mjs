@@ -16,7 +16,7 @@ after(async () => {
 });
 
 const text = (page, id) => page.locator(`#${id}`).innerText();
-const idle = (page) => page.waitForFunction(() => document.getElementById('stop').disabled && !document.getElementById('send').disabled, null, { timeout: 60000 });
+const idle = (page) => page.waitForFunction(() => document.getElementById('stop').disabled && !document.getElementById('send').disabled);
 
 async function say(page, words) {
   await page.fill('#input', words);
@@ -29,7 +29,7 @@ test('the small model loads, answers, and the page never blocks', async () => {
   assert.equal(await page.locator('#layers span').count(), 10);
   await shot(page, 'ready-light');
   await page.locator('summary', { hasText: 'Sampling' }).click();
-  await page.fill('#maxTokens', '24');
+  await page.fill('#maxTokens', '16');
   await page.fill('#seed', '3');
   await say(page, 'Who art thou?');
   await page.waitForFunction(() => document.querySelector('.turn.assistant .content')?.textContent.length > 8);
@@ -53,7 +53,7 @@ test('reasoning is folded, stop stops, Escape too', async () => {
   await page.locator('summary', { hasText: 'Sampling' }).click();
   await page.fill('#maxTokens', '1000');
   await say(page, 'What is love?');
-  await page.waitForFunction(() => document.querySelector('.thought')?.textContent.length > 10, null, { timeout: 60000 });
+  await page.waitForFunction(() => document.querySelector('.thought')?.textContent.length > 10);
   assert.equal(await page.locator('.thinking').getAttribute('open'), null);
   await page.click('#stop');
   await idle(page);
@@ -78,8 +78,8 @@ test('prompt mode writes on from the text, at phone width', async () => {
   await idle(page);
   assert.equal(await page.locator('.turn .given').innerText(), 'To be, or not');
   assert.ok((await page.locator('.turn .content').innerText()).length > 8);
-  const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-  assert.ok(wide <= 0, `${wide} pixels too wide`);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+  assert.equal(wide, 390, 'nothing is wider than the phone');
   await shot(page, 'phone');
   await page.context().close();
 });
@@ -101,7 +101,7 @@ test('the self-check shows what it finds', async () => {
   const page = await site(chrome, web.origin, { query: '?check=rms_norm' });
   await page.locator('summary', { hasText: 'Self-check' }).click();
   await page.click('#check');
-  await page.waitForFunction(() => /this device computes/.test(document.getElementById('check-text').textContent), null, { timeout: 120000 });
+  await page.waitForFunction(() => /this device computes/.test(document.getElementById('check-text').textContent));
   assert.match(await text(page, 'check-text'), /^\d+ passed, 0 failed: /);
   await shot(page, 'self-check');
   await page.context().close();
@@ -133,7 +133,7 @@ test('loading shows its progress', async () => {
   await page.press('#url', 'Enter');
   await page.waitForFunction(() => /Loading .* of /.test(document.getElementById('load-text').textContent) && document.getElementById('load-bar').value > 0.1);
   await shot(page, 'loading');
-  await page.waitForFunction(() => document.body.dataset.state === 'ready', null, { timeout: 60000 });
+  await page.waitForFunction(() => document.body.dataset.state === 'ready');
   await page.context().close();
 });
 
@@ -144,11 +144,11 @@ test('a lost device is said, and the model can be opened again', async () => {
   await page.waitForFunction(() => document.querySelector('.turn.assistant .content')?.textContent.length > 4);
   const devtools = await chrome.newBrowserCDPSession();
   await devtools.send('Browser.crashGpuProcess').catch(() => {});
-  await page.waitForFunction(() => document.body.dataset.state === 'failed', null, { timeout: 60000 });
+  await page.waitForFunction(() => document.body.dataset.state === 'failed');
   assert.match(await text(page, 'notice-text'), /the device was lost/);
   await shot(page, 'lost-device');
   await page.click('#retry');
-  await page.waitForFunction(() => document.body.dataset.state === 'ready', null, { timeout: 60000 });
+  await page.waitForFunction(() => document.body.dataset.state === 'ready');
   await page.context().close();
 });
 
@@ -173,6 +173,6 @@ test('a folder that is dropped opens', async () => {
   const page = await site(chrome, web.origin);
   const folder = path.join(ROOT, 'core/fixtures/golden/nemotron-moe');
   await page.setInputFiles('#files', folder);
-  await page.waitForFunction(() => /nemotron-moe/.test(document.getElementById('model-line').textContent) && document.body.dataset.state === 'ready', null, { timeout: 60000 });
+  await page.waitForFunction(() => /nemotron-moe/.test(document.getElementById('model-line').textContent) && document.body.dataset.state === 'ready');
   await page.context().close();
 });

@@ -6,7 +6,7 @@ use crate::buffer::Buffer;
 use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
 use crate::load::Piece;
-use crate::variants::Variants;
+use crate::variants::{Reduction, Variants};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::Matmul;
 use whipsnake_core::tensor::Tensor;
@@ -52,6 +52,13 @@ fn tile_kernel(format: Format, aligned: bool) -> Kernel {
         .with("ALIGNED", u32::from(aligned))
 }
 
+fn block_kernel(format: Format) -> Kernel {
+    // Fours are at most 8.
+    Kernel::new("matmul_block")
+        .with("FORMAT", format_number(format))
+        .with("FOURS", unit_fours(format) as u32)
+}
+
 /// The formats whose elements are exact as halves.
 pub(super) const HALVES: [Format; 4] = [Format::F16, Format::BF16, Format::Nvfp4, Format::Fp8];
 
@@ -89,6 +96,7 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     for format in Format::ALL {
         list.extend(few_row_kernels(SHADER, format, &[1, 2, 4, 8]));
         list.extend([false, true].map(|aligned| tile_kernel(format, aligned)));
+        list.push(block_kernel(format));
     }
     list
 }
@@ -102,6 +110,12 @@ pub(crate) fn encode(gpu: &Wgpu, op: &Matmul<'_, Wgpu>) -> Result<()> {
     if by_halves(gpu, &op.x, op.weight.format) {
         let scales = row_scales(gpu, &op.x)?;
         return gpu.pieces(op.weight).iter().try_for_each(|p| by_coop(gpu, op, p, scales));
+    }
+    let unit = 4 * unit_fours(op.weight.format);
+    let whole = op.x.cols().is_multiple_of(unit) && in_fours(&op.x);
+    if whole && gpu.variants.reduction == Reduction::Invocation {
+        let units = op.x.cols() / unit;
+        return gpu.pieces(op.weight).iter().try_for_each(|p| by_block(gpu, op, p, units));
     }
     gpu.pieces(op.weight).iter().try_for_each(|p| by_tile(gpu, op, p))
 }
@@ -139,6 +153,17 @@ fn by_tile(gpu: &Wgpu, op: &Matmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {
         .sizes([usize::from(op.bias.is_some()), accumulate])
         .floats([scale, op.weight.scales[0]]);
     gpu.dispatch(call, row_tiles * piece.count.div_ceil(64))
+}
+
+fn by_block(gpu: &Wgpu, op: &Matmul<'_, Wgpu>, piece: &Piece<'_>, units: usize) -> Result<()> {
+    let (accumulate, scale) = store_parts(op.store);
+    let rows = op.x.rows();
+    let row_blocks = rows.div_ceil(16);
+    let call = bind(block_kernel(op.weight.format), op, piece, None)
+        .sizes([rows, units, piece.count, piece.first, row_blocks])
+        .sizes([usize::from(op.bias.is_some()), accumulate])
+        .floats([scale, op.weight.scales[0]]);
+    gpu.dispatch(call, row_blocks * piece.count.div_ceil(64))
 }
 
 fn by_coop(
