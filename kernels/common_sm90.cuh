@@ -2,7 +2,7 @@
 //
 // The weight is the A operand, dequantised into registers, 64 outputs by 16 columns an instruction; the rows of x are B,
 // read by the instruction from shared memory. So a dequantised fragment serves every row of the tile, and stored codes
-// are all that is copied of the weight. A block of two warpgroups computes 128 * MT outputs by ROWS rows, 64 columns a
+// are all that is copied of the weight. A block of two warpgroups computes 128 outputs by ROWS rows, 64 columns a
 // stage; later stages are on their way. Conditions: whole stages in a row, 16-byte rows.
 //
 // Fragments come out smaller by 2^8 (common_mma.cuh), which the output's factor puts back.
@@ -29,16 +29,16 @@ __device__ inline void block_scales(u16 bytes, u32* out) {
 
 constexpr u32 WIDE_THREADS = 256;
 
-template <int MT, int ROWS, int STAGES>
+template <int ROWS, int STAGES>
 struct Wide {
-    static constexpr int OUTPUTS = 128 * MT, PITCH = OUTPUTS + 4, TURNS = (ROWS + 31) / 32;
+    static constexpr int OUTPUTS = 128, PITCH = OUTPUTS + 4, TURNS = (ROWS + 31) / 32;
     static constexpr int X_BYTES = ROWS * 128, W_BYTES = OUTPUTS * 32, STAGE = X_BYTES + W_BYTES;
     static_assert(STAGE % 1024 == 0, "rows of x begin at multiples of 1,024 bytes");
 
     // `source(i)` is the row of x for row i of the tile, any row where there is none; `memory` is aligned to 1,024 bytes.
     template <class S>
     static __device__ inline void run(const Bank& w, u32 expert, u32 first, const Window& x, S source, u32 memory,
-                                      float (*sums)[ROWS / 8][4]) {
+                                      float (*sums)[4]) {
         u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, steps = w.cols / 64;
         u32 piece = threadIdx.x % 8, line = threadIdx.x / 8;
         const char* rows[TURNS];
@@ -47,11 +47,7 @@ struct Wide {
             rows[i] = x.data + (source(min(line + 32 * i, ROWS - 1)) * x.stride + piece * 8) * 2;
         }
         u64 matrix = u64(expert) * w.rows;
-        const u8* codes[MT];
-#pragma unroll
-        for (int i = 0; i < MT; i++) {
-            codes[i] = w.data + (matrix + min(first + threadIdx.x / 2 + 128 * i, w.rows - 1)) * (w.cols / 2) + threadIdx.x % 2 * 16;
-        }
+        const u8* codes = w.data + (matrix + min(first + threadIdx.x / 2, w.rows - 1)) * (w.cols / 2) + threadIdx.x % 2 * 16;
         u32 target = memory;  // the stage to fill next
         auto fetch = [&]() {
             u32 x_to = target + line * 128 + (piece ^ line % 8) * 16, w_to = target + X_BYTES + threadIdx.x * 16;
@@ -60,11 +56,8 @@ struct Wide {
                 if (ROWS % 32 == 0 || line + 32 * i < ROWS) copy_async(x_to + 4096 * i, rows[i], 16);
                 rows[i] += 128;
             }
-#pragma unroll
-            for (int i = 0; i < MT; i++) {
-                copy_async_far(w_to + 4096 * i, codes[i]);
-                codes[i] += 32;
-            }
+            copy_async_far(w_to, codes);
+            codes += 32;
             target = target == memory + (STAGES - 1) * STAGE ? memory : target + STAGE;
         };
         // Block scales of one output and 64 columns a thread, two steps ahead; converted once for all that need them.
@@ -87,8 +80,8 @@ struct Wide {
         }
         convert(scales_at(0), 0);
         u32 next = scales_at(1), after = scales_at(2);
-        u32 out = warp / 4 * 64 * MT + warp % 4 * 16 + lane / 4, shift = 12 - 4 * (lane % 4);
-        u32 a[MT][4][4], stage = memory;
+        u32 out = warp * 16 + lane / 4, shift = 12 - 4 * (lane % 4);
+        u32 a[4][4], stage = memory;
         for (u32 step = 0; step < steps; step++) {
             copy_wait<STAGES - 3>();
             publish_shared();
@@ -109,53 +102,46 @@ struct Wide {
         asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(from));
     }
 
-    static __device__ inline void multiply_stage(u32 xs, u32 ws, u32 fs, u32 shift, u32 (*a)[4][4], float (*sums)[ROWS / 8][4]) {
+    static __device__ inline void multiply_stage(u32 xs, u32 ws, u32 fs, u32 shift, u32 (*a)[4], float (*sums)[4]) {
         constexpr int HEAD = ROWS > 128 ? 128 : ROWS, TAIL = ROWS - HEAD;
         u64 b = rows_descriptor(xs);
+        u32 factors[2][4];
 #pragma unroll
-        for (int m = 0; m < MT; m++) {
-            u32 factors[2][4];
+        for (int r = 0; r < 2; r++) load_four(factors[r], fs + 8 * r * 16);
 #pragma unroll
-            for (int r = 0; r < 2; r++) load_four(factors[r], fs + (64 * m + 8 * r) * 16);
+        for (int half = 0; half < 2; half++) {
+            u32 codes[2][4];
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                u32 codes[2][4];
+            for (int r = 0; r < 2; r++) load_four(codes[r], ws + 8 * r * 32 + half * 16);
 #pragma unroll
-                for (int r = 0; r < 2; r++) load_four(codes[r], ws + (64 * m + 8 * r) * 32 + half * 16);
+            for (int q = 0; q < 2; q++) {
+                int k = 2 * half + q;
+                wgmma_wait<3>();
 #pragma unroll
-                for (int q = 0; q < 2; q++) {
-                    u32* fragment = a[m][2 * half + q];
-                    wgmma_wait<4 * MT - 1>();
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        u32 v = codes[i % 2][2 * q + i / 2] << shift;
-                        fragment[i] = multiply((v & 0x80008000u) | (v >> 6 & 0x01c001c0u), factors[i % 2][2 * half + q]);
-                    }
-                    wgmma_fence();
-                    u64 at = b + (2 * half + q) * 2;
-                    wgmma<HEAD>(sums[m], fragment, at);
-                    if constexpr (TAIL > 0) wgmma<TAIL>(sums[m] + HEAD / 8, fragment, at + HEAD * 8);
-                    wgmma_commit();
+                for (int i = 0; i < 4; i++) {
+                    u32 v = codes[i % 2][2 * q + i / 2] << shift;
+                    a[k][i] = multiply((v & 0x80008000u) | (v >> 6 & 0x01c001c0u), factors[i % 2][k]);
                 }
+                wgmma_fence();
+                wgmma<HEAD>(sums, a[k], b + k * 2);
+                if constexpr (TAIL > 0) wgmma<TAIL>(sums + HEAD / 8, a[k], b + k * 2 + HEAD * 8);
+                wgmma_commit();
             }
         }
     }
 
     // Hands every four sums of a row to `store(output, row of the tile, values)`. The sums pass through `memory`.
     template <class S>
-    static __device__ inline void finish(u32 first, float factor, float (*sums)[ROWS / 8][4], float* table, S store) {
+    static __device__ inline void finish(u32 first, float factor, float (*sums)[4], float* table, S store) {
         static_assert(STAGES * STAGE >= ROWS * PITCH * 4, "the sums of a tile must fit the stages");
         u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        float* corner = table + lane % 4 * 2 * PITCH + warp / 4 * 64 * MT + warp % 4 * 16 + lane / 4;
+        float* corner = table + lane % 4 * 2 * PITCH + warp * 16 + lane / 4;
         copy_wait<0>();
         __syncthreads();
 #pragma unroll
-        for (int m = 0; m < MT; m++) {
+        for (int j = 0; j < ROWS / 8; j++) {
 #pragma unroll
-            for (int j = 0; j < ROWS / 8; j++) {
-#pragma unroll
-                for (int c = 0; c < 4; c++) corner[(8 * j + c % 2) * PITCH + 64 * m + c / 2 * 8] = sums[m][j][c] * factor;
-            }
+            for (int c = 0; c < 4; c++) corner[(8 * j + c % 2) * PITCH + c / 2 * 8] = sums[j][c] * factor;
         }
         __syncthreads();
         constexpr int FOURS = OUTPUTS / 4;

@@ -16,10 +16,10 @@ struct Linear {
 
 template <int ROWS>
 __device__ inline void wide(const Linear& p) {
-    using W = Wide<1, ROWS, 5>;
+    using W = Wide<ROWS, 5>;
     extern __shared__ __align__(1024) char memory[];
     u32 first = blockIdx.x * W::OUTPUTS, base = blockIdx.y * ROWS;
-    float sums[1][ROWS / 8][4] = {};
+    float sums[ROWS / 8][4] = {};
     auto source = [&](u32 row) { return u64(min(base + row, p.rows - 1)); };
     W::run(p.w, 0, first, p.x, source, shared_address(memory), sums);
     float factor = p.w.scale[0] * FACTOR<W_NVFP4>;

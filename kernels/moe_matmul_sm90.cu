@@ -50,10 +50,11 @@ __device__ inline Place find_place(const Moe& p, u32 number, u32 most) {
     return found;
 }
 
-template <int MT, int ROWS, int STAGES>
-__device__ inline void wide(const Moe& p, const Place& place, const u32* pairs, u32 first, char* memory) {
-    using W = Wide<MT, ROWS, STAGES>;
-    float sums[MT][ROWS / 8][4] = {};
+template <int ROWS, int STAGES>
+__device__ inline void wide(const Moe& p, const Place& place, const u32* pairs, char* memory) {
+    using W = Wide<ROWS, STAGES>;
+    u32 first = blockIdx.x * W::OUTPUTS;
+    float sums[ROWS / 8][4] = {};
     auto source = [&](u32 i) {
         u32 pair = pairs[min(i, place.count - 1)];
         return u64(p.by_pair ? pair : pair / p.ids.cols);
@@ -79,7 +80,7 @@ __device__ inline void choose(const Moe& p, const Place& place, const u32* pairs
     if constexpr (sizeof...(WIDER) > 0) {
         if (place.count > WIDTH) return choose<STAGES, WIDER...>(p, place, pairs, memory);
     }
-    wide<1, WIDTH, STAGES>(p, place, pairs, blockIdx.x * 128, memory);
+    wide<WIDTH, STAGES>(p, place, pairs, memory);
 }
 
 template <int MOST, int STAGES, int... WIDTHS>

@@ -19,6 +19,9 @@ const DENSE_ROWS: usize = 128;
 /// From this many rows tiles are full enough for Hopper's form.
 const WIDE_ROWS: usize = 64;
 
+/// From this many rows its widest tiles fill the device.
+const WIDEST_ROWS: usize = 1024;
+
 /// From this many rows the split form of f32 weights beats the plain one.
 const SPLIT_ROWS: usize = 16;
 
@@ -91,7 +94,7 @@ pub(super) fn matmul_many(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
     };
     // Wide tiles convert the weight less often; narrow ones fill the device earlier.
     let outputs = op.weight.rows.div_ceil(WIDE_OUTPUTS);
-    let tile = if outputs * rows.div_ceil(256) >= 4 * cuda.multiprocessors() { 256 } else { 128 };
+    let tile = if rows >= WIDEST_ROWS { 256 } else { 128 };
     let grid = [narrow(outputs), narrow(rows.div_ceil(tile)), 1];
     let shape = Shape { grid, threads: 256, shared: wide_shared(tile, 5) };
     let name = format!("matmul_sm90_{tile}");

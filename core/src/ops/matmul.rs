@@ -142,6 +142,8 @@ pub(super) fn cases() -> Vec<MatmulCase> {
         [65, 64, 64],
         [129, 40, 48],
         [300, 24, 32],
+        [200, 132, 192],
+        [1030, 20, 128],
         [1, 96, 2688],
         [9, 40, 1856],
         [1, 513, 256],
@@ -160,7 +162,7 @@ pub(super) fn cases() -> Vec<MatmulCase> {
         if format != Format::Nvfp4 {
             cases.extend(odd.map(case));
         }
-        for shape in [[1, 65, 48], [5, 33, 80], [70, 72, 96]] {
+        for shape in [[1, 65, 48], [5, 33, 80], [70, 72, 96], [90, 68, 128], [140, 72, 96]] {
             let accumulate = Store::Accumulate { scale: 0.22 };
             cases.push(MatmulCase { bias: true, ..case(shape) });
             cases.push(MatmulCase { store: Store::Accumulate { scale: 1.0 }, ..case(shape) });

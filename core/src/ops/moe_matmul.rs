@@ -152,6 +152,20 @@ pub(super) fn cases() -> Vec<MoeMatmulCase> {
         grouped,
         activation,
     };
+    // Whole runs of 64 columns, several of them, and experts of any popularity.
+    let runs = [([40, 3, 4], [36, 192]), ([120, 2, 4], [132, 128]), ([330, 2, 5], [132, 320])];
+    for input in [ExpertInput::Row, ExpertInput::Pair] {
+        let format = Format::Nvfp4;
+        let (grouped, activation) = (true, Activation::Relu2);
+        cases.extend(runs.map(|(choices, sizes)| MoeMatmulCase {
+            choices,
+            sizes,
+            format,
+            input,
+            grouped,
+            activation,
+        }));
+    }
     for activation in [Activation::Relu2, Activation::Silu, Activation::Gelu, Activation::Sigmoid] {
         cases.extend([wide(false, activation), wide(true, activation)]);
     }
