@@ -1,6 +1,6 @@
 //! The chosen experts' second product, its weighted sum and the shared expert's second product, as one launch for few rows.
 
-use super::common_vec::{THREADS, TILE, WARPS};
+use super::common_vec::TILE;
 use super::matmul::tensor_core;
 use super::{GRID_Y, StoreArg, one};
 use crate::cuda::Cuda;
@@ -13,6 +13,11 @@ use whipsnake_core::step::Step;
 
 /// Up to this many rows the shared expert's weight is read anew for each row, from the cache.
 const SHARED_HERE: usize = 2;
+
+/// Warps of a block, those that share an expert, and bytes of a warp's ring: `WARPS`, `SHARES`, `STAGES * STAGE`.
+const WARPS: usize = 16;
+const SHARES: usize = 2;
+const RING: usize = 4 * 1152;
 
 /// Twin of `MoeDown` in `kernels/moe_down.cu`.
 #[repr(C)]
@@ -45,7 +50,7 @@ pub(crate) fn moe_down(cuda: &Cuda, step: &Step<'_, Cuda>, op: &MoeDown<'_, Cuda
     // The warps that the experts leave over, or all of them.
     let parts = shared.map_or(0, |shared| {
         let columns = tensor_core(cuda, &shared.x, shared.weight).map_or(8, |(_, columns)| columns);
-        (WARPS - down.ids.cols() % WARPS).min(shared.weight.cols.div_ceil(8 * columns))
+        (WARPS - SHARES * down.ids.cols() % WARPS).min(shared.weight.cols.div_ceil(8 * columns))
     });
     let arguments = Arguments {
         x: window(&down.x),
@@ -60,7 +65,7 @@ pub(crate) fn moe_down(cuda: &Cuda, step: &Step<'_, Cuda>, op: &MoeDown<'_, Cuda
         unused: 0,
     };
     let grid = [narrow(down.weight.rows.div_ceil(TILE)), narrow(rows), 1];
-    let shape = Shape { grid, threads: THREADS, shared: 0 };
+    let shape = Shape { grid, threads: narrow(32 * WARPS), shared: narrow(WARPS * RING) };
     cuda.launch_early("moe_down", "moe_down", shape, &mut one(arguments))?;
     if let (Some(rest), None) = (&op.shared, shared) {
         step.run(rest)?;

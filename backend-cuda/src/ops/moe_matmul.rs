@@ -66,7 +66,7 @@ fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
     let experts = op.weight.experts;
     let few = op.out.rows() <= FEW / 2 * experts && experts <= GRID_Y;
     let deal = tensor_core(cuda, &op.x, op.weight)
-        .and_then(|(_, columns)| Deal::new(FEW, op.weight.rows, op.weight.cols, columns));
+        .and_then(|(_, columns)| Deal::new(cuda, FEW, [op.weight.rows, op.weight.cols], columns));
     let (Some(groups), Some(deal), true) = (&op.groups, deal, few && on("moe_matmul_vec")) else {
         return Ok(false);
     };
