@@ -27,68 +27,87 @@ __device__ inline void prefetch(const void* from) { asm volatile("prefetch.globa
 
 // ---- the weight
 
-// What a warp streams: steps of one tile after the other.
+// Keeps a value in its register: the compiler would rather work it out anew in every step, which costs more than the
+// product does.
+__device__ inline void keep(u32& v) { asm volatile("" : "+r"(v)); }
+template <class T>
+__device__ inline void keep(T*& v) {
+    asm volatile("" : "+l"(v));
+}
+
+// What a warp streams: steps of one tile after the other. NVFP4 scales of a step are whole 4-byte words of every row.
 template <int FORMAT>
 struct Stream {
     const Bank& w;
-    u64 matrix;   // rows before the expert's
-    char* ring;   // [STAGES][STAGE], this warp's
+    u64 matrix;        // rows before the expert's
     const u8* data;    // this lane's pieces of the tile being copied
     const u8* scales;  // this lane's word of its scales
-    u32 slot = 0, taken = 0;
+    u32 pieces, words;    // 16-byte pieces and words of scales of a row from this lane's first on
+    u32 to, from, block;  // in the ring: where this lane's next piece goes, its oldest piece and its oldest scales
+    u32 end;
 
     __device__ inline Stream(const Bank& weight, u32 expert, char* memory)
-        : w(weight), matrix(u64(expert) * weight.rows), ring(memory + threadIdx.x / 32 * (STAGES * STAGE)) {}
-
-    // Whether the scales of a step are whole 4-byte words of every row.
-    __device__ inline bool words() const { return w.cols % 64 == 0; }
+        : w(weight), matrix(u64(expert) * weight.rows) {
+        u32 lane = threadIdx.x % 32, t = lane % 4, ring = shared_address(memory) + threadIdx.x / 32 * (STAGES * STAGE);
+        pieces = w.cols / COLUMNS<FORMAT> > t ? w.cols / COLUMNS<FORMAT> - t : 0;
+        words = w.cols / 64 > t ? w.cols / 64 - t : 0;
+        to = from = ring + lane * 16;
+        block = ring + 1024 + lane / 4 * 16 + t * 2;
+        end = to + STAGES * STAGE;
+        keep(pieces), keep(words), keep(to), keep(from), keep(block), keep(end);
+    }
 
     // Turns to the tile that begins at `output`.
     __device__ inline void open(u32 output) {
         u32 lane = threadIdx.x % 32;
         u64 line = matrix + min(output + lane / 4, w.rows - 1);
         data = w.data + line * (u64(w.cols) * 16 / COLUMNS<FORMAT>) + lane % 4 * 16;
-        if (FORMAT == W_NVFP4) scales = w.scales + line * (w.cols / 16) + lane % 4 * 4;
+        keep(data);
+        if (FORMAT != W_NVFP4) return;
+        scales = w.scales + line * (w.cols / 16) + lane % 4 * 4;
+        keep(scales);
     }
 
     // Queues one step; an empty one where there is none.
     __device__ inline void copy(u32 step, bool there) {
         if (there) {
-            u32 lane = threadIdx.x % 32, t = lane % 4, to = shared_address(ring + slot * STAGE);
-            u32 col = column<FORMAT>(step) + t * COLUMNS<FORMAT>;
-            const u8* from = data + step * 128;
-            copy_async(to + lane * 16, from, col < w.cols ? 16 : 0);
-            copy_async(to + 512 + lane * 16, from + 64, col + 4 * COLUMNS<FORMAT> < w.cols ? 16 : 0);
-            if (FORMAT == W_NVFP4 && words()) {
-                u32 bytes = column<FORMAT>(step) + 64 * t < w.cols ? 4 : 0;
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + 1024 + lane * 4),
-                             "l"(scales + step * 16), "r"(bytes)
+            const u8* piece = data + step * 128;
+            copy_async(to, piece, step * 8 < pieces ? 16 : 0);
+            copy_async(to + 512, piece + 64, step * 8 + 4 < pieces ? 16 : 0);
+            if (FORMAT == W_NVFP4) {
+                u32 lane = threadIdx.x % 32;
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + 1024 - lane * 12),
+                             "l"(scales + step * 16), "r"(step * 4 < words ? 4 : 0)
                              : "memory");
             }
         }
         copy_commit();
-        slot = slot + 1 == STAGES ? 0 : slot + 1;
+        to += STAGE;
+        if (to == end) to -= STAGES * STAGE;
     }
 
     // The oldest step, into registers.
-    __device__ inline void take(u32 output, u32 step, uint4* pieces, u32* blocks) {
-        u32 lane = threadIdx.x % 32, t = lane % 4;
+    __device__ inline void take(uint4* piece, u32* blocks) {
         copy_wait<STAGES - 2>();
         __syncwarp();
-        const char* from = ring + taken * STAGE;
-        taken = taken + 1 == STAGES ? 0 : taken + 1;
 #pragma unroll
-        for (u32 h = 0; h < 2; h++) {
-            pieces[h] = *reinterpret_cast<const uint4*>(from + h * 512 + lane * 16);
-            if (FORMAT != W_NVFP4) continue;
-            if (words()) {
-                blocks[h] = *reinterpret_cast<const u16*>(from + 1024 + lane / 4 * 16 + h * 8 + t * 2);
-                continue;
+        for (int h = 0; h < 2; h++) {
+            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(piece[h].x), "=r"(piece[h].y), "=r"(piece[h].z), "=r"(piece[h].w)
+                         : "r"(from + h * 512)
+                         : "memory");
+            if (FORMAT == W_NVFP4) {
+                asm volatile("{.reg .u16 v; ld.shared.u16 v, [%1]; cvt.u32.u16 %0, v;}"
+                             : "=r"(blocks[h])
+                             : "r"(block + h * 8)
+                             : "memory");
             }
-            u64 line = matrix + min(output + lane / 4, w.rows - 1);
-            bool inside = column<FORMAT>(step) + (h * 4 + t) * COLUMNS<FORMAT> < w.cols;
-            const u8* scales = w.scales + line * (w.cols / 16) + step * 16 + h * 8 + t * 2;
-            blocks[h] = inside ? *reinterpret_cast<const u16*>(scales) : 0;
+        }
+        from += STAGE;
+        block += STAGE;
+        if (from == end) {
+            from -= STAGES * STAGE;
+            block -= STAGES * STAGE;
         }
     }
 };
@@ -192,18 +211,23 @@ __device__ inline void product_of(const Bank& w, u32 expert, const Groups& group
     for (u32 i = 0; i + 1 < STAGES; i++) copy_next();
     stager.template fill<FORMAT>(staging);
     __syncthreads();
-    const uint4* mine = staging + g / 2 * pitch + g % 2 * 4 + lane % 4;
+    u32 mine = shared_address(staging + g / 2 * pitch + g % 2 * 4 + lane % 4);
+    keep(mine);
     u32 side = 0;
     for (u32 group = groups.first; group < groups.end; group += groups.stride, side ^= 1) {
         float sums[NT][4] = {};
         for (u32 step = sub; column<FORMAT>(step) < w.cols; step += splits) {
             uint4 pieces[2];
             u32 blocks[2] = {};
-            stream.take(output(group), step, pieces, blocks);
+            stream.take(pieces, blocks);
             copy_next();
             multiply<FORMAT, NT>(pieces, blocks, sums, [&](u32 part, u32 j) {
-                if (g / 2 + 4 * j >= count) return make_uint4(0, 0, 0, 0);
-                return mine[4 * j * pitch + (step * PARTS<FORMAT> + part) * 8];
+                uint4 v = make_uint4(0, 0, 0, 0);
+                if (g / 2 + 4 * j >= count) return v;
+                asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                             : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                             : "r"(mine + j * 64 * pitch + (step * PARTS<FORMAT> + part) * 128));
+                return v;
             });
         }
         join<NT>(sums, splits, group, w.rows, partial + side * VEC_WARPS * NT * 32, [&](u32 at, u32 row, float v) {

@@ -35,18 +35,22 @@ __device__ inline float unit(const Bank& w, u32 expert, const u16* x, u32 first,
     };
     for (u32 i = 0; i + 1 < STAGES; i++) copy_next();
     await_previous();
+    x += lane * COLUMNS<FORMAT>;
+    keep(x);
+    u32 pieces = lane < 8 && w.cols / COLUMNS<FORMAT> > lane ? w.cols / COLUMNS<FORMAT> - lane : 0;
+    keep(pieces);
     for (u32 step = first; column<FORMAT>(step) < w.cols; step += stride) {
-        uint4 pieces[2], rows[PARTS<FORMAT>];
+        uint4 weights[2], rows[PARTS<FORMAT>];
         u32 blocks[2] = {};
 #pragma unroll
         for (u32 part = 0; part < PARTS<FORMAT>; part++) {
-            u32 col = column<FORMAT>(step) + lane * COLUMNS<FORMAT> + part * 8;
             rows[part] = make_uint4(0, 0, 0, 0);
-            if (lane < 8 && col < w.cols) rows[part] = *reinterpret_cast<const uint4*>(x + col);
+            if (step * 8 >= pieces) continue;
+            rows[part] = *reinterpret_cast<const uint4*>(x + column<FORMAT>(step) + part * 8);
         }
-        stream.take(blockIdx.x * 8, step, pieces, blocks);
+        stream.take(weights, blocks);
         copy_next();
-        multiply<FORMAT, 1>(pieces, blocks, sums, [&](u32 part, u32) { return rows[part]; });
+        multiply<FORMAT, 1>(weights, blocks, sums, [&](u32 part, u32) { return rows[part]; });
     }
     copy_wait<0>();
     __syncwarp();

@@ -5,7 +5,7 @@ use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::view::narrow;
 use whipsnake_core::tensor::Tensor;
-use whipsnake_core::weight::Weight;
+use whipsnake_core::weight::{Format, Weight};
 
 /// Warps of a block: `VEC_WARPS`.
 pub(super) const WARPS: usize = 8;
@@ -78,9 +78,19 @@ pub(super) fn resident(cuda: &Cuda, rows: usize, shared: u32) -> u32 {
     by_registers.min(MULTIPROCESSOR / (shared + RING)).max(1) * narrow(cuda.multiprocessors())
 }
 
+/// Columns of 16 stored bytes of the weight, where the kernels take the operands: block scales are whole words of a row.
+pub(super) fn stored_columns(
+    cuda: &Cuda,
+    x: &Tensor<Cuda>,
+    weight: &Weight<Cuda>,
+) -> Option<usize> {
+    let (_, columns) = tensor_core(cuda, x, weight)?;
+    (weight.format != Format::Nvfp4 || weight.cols.is_multiple_of(64)).then_some(columns)
+}
+
 /// The deal of a product, where the kernels take it.
 pub(super) fn deal(cuda: &Cuda, x: &Tensor<Cuda>, weight: &Weight<Cuda>) -> Option<Deal> {
-    let (_, columns) = tensor_core(cuda, x, weight)?;
+    let columns = stored_columns(cuda, x, weight)?;
     Deal::new(cuda, x.rows(), [weight.rows, weight.cols], columns)
 }
 

@@ -1,7 +1,6 @@
 //! The router's choice and the chosen experts' first product, as one launch for few rows.
 
-use super::common_vec::{Deal, THREADS};
-use super::matmul::tensor_core;
+use super::common_vec::{Deal, THREADS, stored_columns};
 use super::moe_route::{Rule, rule};
 use super::{GRID_Y, function, one};
 use crate::cuda::Cuda;
@@ -41,8 +40,8 @@ pub(crate) fn moe_up(cuda: &Cuda, _step: &Step<'_, Cuda>, op: &MoeUp<'_, Cuda>) 
         && experts <= MOST_EXPERTS
         && route.rule.top_k <= MOST_CHOICES;
     let fits = chooses && up.groups.is_none() && up.input == ExpertInput::Row && pairs <= GRID_Y;
-    let deal = tensor_core(cuda, &up.x, up.weight)
-        .and_then(|(_, columns)| Deal::new(cuda, 1, [up.weight.rows, up.weight.cols], columns));
+    let deal = stored_columns(cuda, &up.x, up.weight)
+        .and_then(|columns| Deal::new(cuda, 1, [up.weight.rows, up.weight.cols], columns));
     let (Some(deal), true) = (deal, fits) else { return Ok(false) };
     let arguments = Arguments {
         logits: window(&route.logits),
