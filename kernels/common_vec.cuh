@@ -1,84 +1,137 @@
-// Products of few rows: the weight is read once, straight to registers, ahead of the activations that it meets.
+// Products of few rows: the weight is read once, through a ring of shared memory that runs ahead of the activations.
 //
 // A tile is 8 outputs. A warp's step takes 128 stored bytes of each of its rows: lane (g = lane / 4, t = lane % 4) holds
 // two 16-byte pieces of output g, 64 bytes apart. They are rows g and g + 8 of the A operand of mma.m16n8k16, and column n
 // of B is row n / 2 of the batch at the columns of piece n % 2: so one instruction meets 8 outputs with up to 4 rows, and
 // of the sums the first and the last of a lane's four count. Steps of a tile are dealt over `splits` warps of a block,
-// whose sums are joined in order. Sums are f32.
+// whose sums are joined in order. A warp copies its own steps, STAGES - 1 of them ahead and on into its next tile, and
+// waits for no other warp but where sums are joined. Sums are f32.
 #pragma once
 #include "common_mma.cuh"
 
 constexpr u32 VEC_WARPS = 8, VEC_THREADS = 32 * VEC_WARPS;
-constexpr int DEPTH = 4;  // steps of a warp on their way at once
+constexpr u32 STAGES = 4, STAGE = 1024 + 128;  // a step's codes and block scales, bytes
 
 // Pieces of 8 columns of activations that one 16-byte piece of the weight meets.
 template <int FORMAT>
 constexpr u32 PARTS = COLUMNS<FORMAT> / 8;
 
+// Columns before step `step`.
+template <int FORMAT>
+__device__ inline u32 column(u32 step) {
+    return step * 8 * COLUMNS<FORMAT>;
+}
+
+// Asks for what is read later, and written by no kernel that may still run.
+__device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L1 [%0];" ::"l"(from)); }
+
 // ---- the weight
 
-// A warp's share of one tile, from step `first` on in strides of `stride` steps.
-template <int FORMAT>
-struct Share {
-    const u8* data;
-    const u8* scales;
-    u32 cols;
-    uint4 pieces[DEPTH][2];
-    u32 blocks[DEPTH][2];
+// Keeps a value in its register: the compiler would rather work it out anew in every step, which costs more than the
+// product does.
+__device__ inline void keep(u32& v) { asm volatile("" : "+r"(v)); }
+template <class T>
+__device__ inline void keep(T*& v) {
+    asm volatile("" : "+l"(v));
+}
 
-    __device__ inline void open(const Bank& w, u32 expert, u32 output) {
-        u32 lane = threadIdx.x % 32;
-        u64 line = u64(expert) * w.rows + min(output + lane / 4, w.rows - 1);
-        cols = w.cols;
-        data = w.data + line * (u64(cols) * 16 / COLUMNS<FORMAT>) + lane % 4 * 16;
-        scales = w.scales + line * (cols / 16) + lane % 4 * 2;
+// What a warp streams: steps of one tile after the other. NVFP4 scales of a step are whole 4-byte words of every row.
+template <int FORMAT>
+struct Stream {
+    const Bank& w;
+    u64 matrix;        // rows before the expert's
+    const u8* data;    // this lane's pieces of the tile being copied
+    const u8* scales;  // this lane's word of its scales
+    u32 pieces, words;    // 16-byte pieces and words of scales of a row from this lane's first on
+    u32 to, from, block;  // in the ring: where this lane's next piece goes, its oldest piece and its oldest scales
+    u32 end;
+
+    __device__ inline Stream(const Bank& weight, u32 expert, char* memory)
+        : w(weight), matrix(u64(expert) * weight.rows) {
+        u32 lane = threadIdx.x % 32, t = lane % 4, ring = shared_address(memory) + threadIdx.x / 32 * (STAGES * STAGE);
+        pieces = w.cols / COLUMNS<FORMAT> > t ? w.cols / COLUMNS<FORMAT> - t : 0;
+        words = w.cols / 64 > t ? w.cols / 64 - t : 0;
+        to = from = ring + lane * 16;
+        block = ring + 1024 + lane / 4 * 16 + t * 2;
+        end = to + STAGES * STAGE;
+        keep(pieces), keep(words), keep(to), keep(from), keep(block), keep(end);
     }
 
-    // Columns before step `step`.
-    static __device__ inline u32 column(u32 step) { return step * 8 * COLUMNS<FORMAT>; }
+    // Turns to the tile that begins at `output`.
+    __device__ inline void open(u32 output) {
+        u32 lane = threadIdx.x % 32;
+        u64 line = matrix + min(output + lane / 4, w.rows - 1);
+        data = w.data + line * (u64(w.cols) * 16 / COLUMNS<FORMAT>) + lane % 4 * 16;
+        keep(data);
+        if (FORMAT != W_NVFP4) return;
+        scales = w.scales + line * (w.cols / 16) + lane % 4 * 4;
+        keep(scales);
+    }
 
-    __device__ inline void load(u32 first, u32 stride) {
-        u32 t = threadIdx.x % 4;
-#pragma unroll
-        for (int i = 0; i < DEPTH; i++) {
-            u32 step = first + i * stride;
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                bool inside = column(step) + (h * 4 + t) * COLUMNS<FORMAT> < cols;
-                pieces[i][h] = inside ? load_once(data + step * 128 + h * 64) : make_uint4(0, 0, 0, 0);
-                if (FORMAT == W_NVFP4) {
-                    blocks[i][h] = inside ? *reinterpret_cast<const u16*>(scales + step * 16 + h * 8) : 0;
-                }
+    // Queues one step; an empty one where there is none.
+    __device__ inline void copy(u32 step, bool there) {
+        if (there) {
+            const u8* piece = data + step * 128;
+            copy_async(to, piece, step * 8 < pieces ? 16 : 0);
+            copy_async(to + 512, piece + 64, step * 8 + 4 < pieces ? 16 : 0);
+            if (FORMAT == W_NVFP4) {
+                u32 lane = threadIdx.x % 32;
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + 1024 - lane * 12),
+                             "l"(scales + step * 16), "r"(step * 4 < words ? 4 : 0)
+                             : "memory");
             }
         }
+        copy_commit();
+        to += STAGE;
+        if (to == end) to -= STAGES * STAGE;
     }
 
-    // Meets the steps that were loaded with 4 * NT rows; `x(step, part, j)` gives a lane its 8 columns of row g / 2 + 4 j.
-    template <int NT, class X>
-    __device__ inline void multiply(u32 first, u32 stride, float (*sums)[4], X x) const {
+    // The oldest step, into registers.
+    __device__ inline void take(uint4* piece, u32* blocks) {
+        copy_wait<STAGES - 2>();
+        __syncwarp();
 #pragma unroll
-        for (int i = 0; i < DEPTH; i++) {
-            u32 step = first + i * stride;
-            if (column(step) >= cols) break;
-#pragma unroll
-            for (int part = 0; part < PARTS<FORMAT>; part++) {
-                uint4 rows[NT];
-#pragma unroll
-                for (int j = 0; j < NT; j++) rows[j] = x(step, part, j);
-                u32 low[4], high[4], a[4];
-                const int words = 4 / PARTS<FORMAT> * part;
-                dequantise<FORMAT>(&pieces[i][0].x + words, block_scale(u8(blocks[i][0] >> (part / 2 * 8))), low);
-                dequantise<FORMAT>(&pieces[i][1].x + words, block_scale(u8(blocks[i][1] >> (part / 2 * 8))), high);
-#pragma unroll
-                for (int q = 0; q < 2; q++) {
-                    fragment(low, high, q, a);
-#pragma unroll
-                    for (int j = 0; j < NT; j++) mma(sums[j], a, (&rows[j].x)[2 * q], (&rows[j].x)[2 * q + 1]);
-                }
+        for (int h = 0; h < 2; h++) {
+            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(piece[h].x), "=r"(piece[h].y), "=r"(piece[h].z), "=r"(piece[h].w)
+                         : "r"(from + h * 512)
+                         : "memory");
+            if (FORMAT == W_NVFP4) {
+                asm volatile("{.reg .u16 v; ld.shared.u16 v, [%1]; cvt.u32.u16 %0, v;}"
+                             : "=r"(blocks[h])
+                             : "r"(block + h * 8)
+                             : "memory");
             }
+        }
+        from += STAGE;
+        block += STAGE;
+        if (from == end) {
+            from -= STAGES * STAGE;
+            block -= STAGES * STAGE;
         }
     }
 };
+
+// Meets one step with 4 * NT rows; `x(part, j)` gives a lane its 8 columns of row g / 2 + 4 j.
+template <int FORMAT, int NT, class X>
+__device__ inline void multiply(const uint4* pieces, const u32* blocks, float (*sums)[4], X x) {
+#pragma unroll
+    for (u32 part = 0; part < PARTS<FORMAT>; part++) {
+        uint4 rows[NT];
+#pragma unroll
+        for (u32 j = 0; j < NT; j++) rows[j] = x(part, j);
+        u32 low[4], high[4], a[4];
+        const u32 words = 4 / PARTS<FORMAT> * part;
+        dequantise<FORMAT>(&pieces[0].x + words, block_scale(u8(blocks[0] >> (part / 2 * 8))), low);
+        dequantise<FORMAT>(&pieces[1].x + words, block_scale(u8(blocks[1] >> (part / 2 * 8))), high);
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            fragment(low, high, q, a);
+#pragma unroll
+            for (u32 j = 0; j < NT; j++) mma(sums[j], a, (&rows[j].x)[2 * q], (&rows[j].x)[2 * q + 1]);
+        }
+    }
+}
 
 // ---- staged activations: pieces of 8 bf16 columns in shared memory, in the order in which lanes read them
 
@@ -114,7 +167,8 @@ struct Groups {
     u32 first, stride, end, splits;
 };
 
-// Joins the sums of a group's splits and hands them to `put(output, row, value)`; rows are below 4 * NT.
+// Joins the sums of a group's splits and hands them to `put(output, row, value)`; rows are below 4 * NT. `partial` is not
+// written again before the next call but one.
 template <int NT, class PUT>
 __device__ inline void join(const float (*sums)[4], u32 splits, u32 group, u32 outputs, float* partial, PUT put) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, tiles = VEC_WARPS / splits;
@@ -127,52 +181,67 @@ __device__ inline void join(const float (*sums)[4], u32 splits, u32 group, u32 o
         for (u32 s = 0; s < splits; s++) sum += partial[(tile * splits + s) * NT * 32 + place];
         if (output < outputs) put(output, place / 32 * 4 + place % 4, sum);
     }
-    __syncthreads();
 }
 
-// out = x weight^T for up to 4 * NT rows. `stage.fill<FORMAT>(staging)` waits for the kernels before and fills the staged rows; a
-// lane's rows past `count` are zero. `partial` holds VEC_WARPS * NT * 32 floats.
-template <int FORMAT, int NT, class STAGE, class PUT>
-__device__ inline void product_of(const Bank& w, u32 expert, const Groups& groups, u32 count, uint4* staging,
-                                  float* partial, const STAGE& stage, PUT put) {
+// out = x weight^T for up to 4 * NT rows. `stage.fill<FORMAT>(staging)` waits for the kernels before and fills the staged
+// rows; a lane's rows past `count` are zero. `partial` holds 2 * VEC_WARPS * NT * 32 floats, `ring` VEC_RING bytes.
+constexpr u32 VEC_RING = VEC_WARPS * STAGES * STAGE;
+
+template <int FORMAT, int NT, class STAGER, class PUT>
+__device__ inline void product_of(const Bank& w, u32 expert, const Groups& groups, u32 count, uint4* staging, char* ring,
+                                  float* partial, const STAGER& stager, PUT put) {
     u32 lane = threadIdx.x % 32, g = lane / 4, warp = threadIdx.x / 32;
     u32 splits = groups.splits, sub = warp % splits, tiles = VEC_WARPS / splits, pitch = row_pieces<FORMAT>(w.cols);
     float factor = w.scale[expert] * FACTOR<FORMAT>;
-    Share<FORMAT> share;
-    share.open(w, expert, (groups.first * tiles + warp / splits) * 8);
-    share.load(sub, splits);
-    stage.template fill<FORMAT>(staging);
-    __syncthreads();
-    const uint4* mine = staging + g / 2 * pitch + g % 2 * 4 + lane % 4;
-    auto x = [&](u32 step, u32 part, u32 j) {
-        if (g / 2 + 4 * j >= count) return make_uint4(0, 0, 0, 0);
-        return mine[4 * j * pitch + (step * PARTS<FORMAT> + part) * 8];
-    };
-    float sums[NT][4] = {};
-    for (u32 group = groups.first, step = sub; group < groups.end;) {
-        share.template multiply<NT>(step, splits, sums, x);
-        step += splits * DEPTH;
-        u32 tile = group;
-        if (share.column(step - sub) >= w.cols) {
-            group += groups.stride;
-            step = sub;
-            if (group < groups.end) share.open(w, expert, (group * tiles + warp / splits) * 8);
+    Stream<FORMAT> stream(w, expert, ring);
+    auto output = [&](u32 group) { return (group * tiles + warp / splits) * 8; };
+    // The next step to copy. A warp may have no step of a tile.
+    bool idle = column<FORMAT>(sub) >= w.cols;
+    u32 next_group = groups.first, next_step = sub;
+    stream.open(output(next_group));
+    auto copy_next = [&]() {
+        stream.copy(next_step, !idle && next_group < groups.end);
+        next_step += splits;
+        if (column<FORMAT>(next_step) >= w.cols) {
+            next_step = sub;
+            next_group += groups.stride;
+            stream.open(output(next_group));
         }
-        // The next steps are on their way while the sums of a finished tile are joined.
-        if (group < groups.end) share.load(step, splits);
-        if (group == tile) continue;
-        join<NT>(sums, splits, tile, w.rows, partial, [&](u32 output, u32 row, float v) {
-            if (row < count) put(output, row, v * factor);
+    };
+    for (u32 i = 0; i + 1 < STAGES; i++) copy_next();
+    stager.template fill<FORMAT>(staging);
+    __syncthreads();
+    u32 mine = shared_address(staging + g / 2 * pitch + g % 2 * 4 + lane % 4);
+    keep(mine);
+    u32 side = 0;
+    for (u32 group = groups.first; group < groups.end; group += groups.stride, side ^= 1) {
+        float sums[NT][4] = {};
+        for (u32 step = sub; column<FORMAT>(step) < w.cols; step += splits) {
+            uint4 pieces[2];
+            u32 blocks[2] = {};
+            stream.take(pieces, blocks);
+            copy_next();
+            multiply<FORMAT, NT>(pieces, blocks, sums, [&](u32 part, u32 j) {
+                uint4 v = make_uint4(0, 0, 0, 0);
+                if (g / 2 + 4 * j >= count) return v;
+                asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                             : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                             : "r"(mine + j * 64 * pitch + (step * PARTS<FORMAT> + part) * 128));
+                return v;
+            });
+        }
+        join<NT>(sums, splits, group, w.rows, partial + side * VEC_WARPS * NT * 32, [&](u32 at, u32 row, float v) {
+            if (row < count) put(at, row, v * factor);
         });
-#pragma unroll
-        for (int j = 0; j < NT; j++) sums[j][0] = sums[j][1] = sums[j][2] = sums[j][3] = 0.0f;
     }
+    copy_wait<0>();
+    __syncthreads();
 }
 
 // The same for an f32 weight on the plain units: a warp takes one output, so a group is VEC_WARPS outputs.
-template <int NT, class STAGE, class PUT>
-__device__ inline void product_f32(const Bank& w, const Groups& groups, u32 count, uint4* staging, const STAGE& stage, PUT put) {
-    constexpr int AHEAD = 8;
+template <int NT, class STAGER, class PUT>
+__device__ inline void product_f32(const Bank& w, const Groups& groups, u32 count, uint4* staging, const STAGER& stager, PUT put) {
+    constexpr int AHEAD = 4;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, pitch = row_pieces<W_BF16>(w.cols);
     const float* data = reinterpret_cast<const float*>(w.data);
     uint4 early[AHEAD];
@@ -184,7 +253,7 @@ __device__ inline void product_f32(const Bank& w, const Groups& groups, u32 coun
         }
     };
     load(groups.first * VEC_WARPS + warp, 0);
-    stage.template fill<W_BF16>(staging);
+    stager.template fill<W_BF16>(staging);
     __syncthreads();
     for (u32 group = groups.first; group < groups.end; group += groups.stride) {
         u32 output = group * VEC_WARPS + warp;
@@ -214,10 +283,10 @@ __device__ inline void product_f32(const Bank& w, const Groups& groups, u32 coun
 }
 
 // Either, by the weight's format.
-template <int NT, class STAGE, class PUT>
+template <int NT, class STAGER, class PUT>
 __device__ inline void product_any(const Bank& w, u32 expert, const Groups& groups, u32 count, uint4* staging,
-                                   float* partial, const STAGE& stage, PUT put) {
-    if (w.format == W_NVFP4) product_of<W_NVFP4, NT>(w, expert, groups, count, staging, partial, stage, put);
-    else if (w.format == W_BF16) product_of<W_BF16, NT>(w, expert, groups, count, staging, partial, stage, put);
-    else if (w.format == W_FP8) product_of<W_FP8, NT>(w, expert, groups, count, staging, partial, stage, put);
+                                   char* ring, float* partial, const STAGER& stager, PUT put) {
+    if (w.format == W_NVFP4) product_of<W_NVFP4, NT>(w, expert, groups, count, staging, ring, partial, stager, put);
+    else if (w.format == W_BF16) product_of<W_BF16, NT>(w, expert, groups, count, staging, ring, partial, stager, put);
+    else if (w.format == W_FP8) product_of<W_FP8, NT>(w, expert, groups, count, staging, ring, partial, stager, put);
 }

@@ -19,6 +19,9 @@ struct GatedProduct {
     u32 groups, splits;
 };
 
+// The result is rounded to bf16.
+__device__ inline float quick_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+
 // Eight columns of y as the norm wants them, and what multiplies them afterwards.
 __device__ inline void read_gated(const GatedProduct& p, u32 row, u32 col, float* v, float* gate) {
     uint4 y = *reinterpret_cast<const uint4*>(reinterpret_cast<const u16*>(p.y.data) + row * p.y.stride + col);
@@ -27,7 +30,7 @@ __device__ inline void read_gated(const GatedProduct& p, u32 row, u32 col, float
     for (int i = 0; i < 8; i++) {
         u32 word = (&y.x)[i / 2], other = (&z.x)[i / 2];
         v[i] = bits_f32(i % 2 ? word & 0xffff0000u : word << 16);
-        float s = silu(bits_f32(i % 2 ? other & 0xffff0000u : other << 16));
+        float s = quick_silu(bits_f32(i % 2 ? other & 0xffff0000u : other << 16));
         gate[i] = p.gate_first ? 1.0f : s;
         if (p.gate_first) v[i] *= s;
     }
@@ -69,18 +72,20 @@ struct Stage {
     const GatedProduct& p;
     template <int FORMAT>
     __device__ inline void fill(uint4* staging) const {
+        for (u32 i = threadIdx.x * 8; i < p.w.cols; i += VEC_THREADS * 8) prefetch(p.gain + i);
         await_previous();
         stage_gated<FORMAT>(p, staging);
     }
 };
 
-extern "C" __global__ void __launch_bounds__(256, 2) gated_norm_matmul(const __grid_constant__ GatedProduct p) {
+extern "C" __global__ void __launch_bounds__(256, 4) gated_norm_matmul(const __grid_constant__ GatedProduct p) {
     extern __shared__ uint4 memory[];
-    __shared__ float partial[VEC_THREADS];
+    __shared__ alignas(16) char ring[VEC_RING];
+    __shared__ float partial[2 * VEC_THREADS];
     release_next();
     Stage stage = {p};
     Groups groups = {blockIdx.x, gridDim.x, p.groups, p.splits};
-    product_any<1>(p.w, 0, groups, p.rows, memory, partial, stage, [&](u32 output, u32 row, float v) {
+    product_any<1>(p.w, 0, groups, p.rows, memory, ring, partial, stage, [&](u32 output, u32 row, float v) {
         store(p.out, row, output, v + (p.bias ? p.bias[output] : 0.0f), p.how);
     });
 }

@@ -27,15 +27,16 @@ struct Stage {
 template <int NT>
 __device__ inline void vec(const Vec& p) {
     extern __shared__ uint4 memory[];
-    __shared__ float partial[VEC_WARPS * NT * 32];
+    __shared__ alignas(16) char ring[VEC_RING];
+    __shared__ float partial[2 * VEC_WARPS * NT * 32];
     release_next();
     Stage stage = {p};
     Groups groups = {blockIdx.x, gridDim.x, p.groups, p.splits};
-    product_any<NT>(p.w, 0, groups, p.rows, memory, partial, stage, [&](u32 output, u32 row, float v) {
+    product_any<NT>(p.w, 0, groups, p.rows, memory, ring, partial, stage, [&](u32 output, u32 row, float v) {
         store(p.out, row, output, v + (p.bias ? p.bias[output] : 0.0f), p.how);
     });
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2) matmul_vec_1(const __grid_constant__ Vec p) { vec<1>(p); }
-extern "C" __global__ void __launch_bounds__(256, 2) matmul_vec_2(const __grid_constant__ Vec p) { vec<2>(p); }
+extern "C" __global__ void __launch_bounds__(256, 4) matmul_vec_1(const __grid_constant__ Vec p) { vec<1>(p); }
+extern "C" __global__ void __launch_bounds__(256, 3) matmul_vec_2(const __grid_constant__ Vec p) { vec<2>(p); }
 extern "C" __global__ void __launch_bounds__(256, 2) matmul_vec_4(const __grid_constant__ Vec p) { vec<4>(p); }

@@ -32,7 +32,8 @@ struct Stage {
 
 extern "C" __global__ void __launch_bounds__(256, 2) moe_matmul_vec(const __grid_constant__ Few p) {
     extern __shared__ uint4 memory[];
-    __shared__ float partial[VEC_THREADS * 2];
+    __shared__ alignas(16) char ring[VEC_RING];
+    __shared__ float partial[VEC_THREADS * 4];
     release_next();
     await_previous();
     u32 end = p.offsets[blockIdx.y + 1];
@@ -42,6 +43,6 @@ extern "C" __global__ void __launch_bounds__(256, 2) moe_matmul_vec(const __grid
         Stage stage = {p, pairs, count};
         Groups groups = {blockIdx.x, gridDim.x, p.groups, p.splits};
         auto put = [&](u32 output, u32 row, float v) { store(p.out, pairs[row], output, apply_rare(p.function, v)); };
-        product_any<2>(p.w, blockIdx.y, groups, count, memory, partial, stage, put);
+        product_any<2>(p.w, blockIdx.y, groups, count, memory, ring, partial, stage, put);
     }
 }

@@ -84,8 +84,32 @@ __device__ inline void convolve(const Conv& conv, u32 channel, u32 row, float ra
 struct Stage {
     const NormProducts& p;
     float* scratch;
+    Groups groups;
+    bool convolves;
+
+    // Windows and taps of the block's channels, one thread each.
+    __device__ inline void prefetch_windows() const {
+        u32 wide = VEC_WARPS / groups.splits * 8;
+        for (u32 i = threadIdx.x; groups.first + i / wide * groups.stride < groups.end; i += VEC_THREADS) {
+            u32 channel = (groups.first + i / wide * groups.stride) * wide + i % wide - p.conv.first;
+            if (channel >= p.conv.channels) continue;
+            prefetch(p.conv.weight + u64(channel) * p.conv.width);
+            if (p.conv.bias) prefetch(p.conv.bias + channel);
+            for (u32 row = 0; row < p.rows; row++) {
+                u32 slot = p.conv.places[row].slot;
+                if (slot == PADDING) continue;
+                prefetch(reinterpret_cast<const float*>(p.conv.state.data) +
+                         (u64(slot) * p.conv.channels + channel) * p.conv.state.stride);
+            }
+        }
+    }
+
     template <int FORMAT>
     __device__ inline void fill(uint4* staging) const {
+        if (p.gain) {
+            for (u32 i = threadIdx.x * 8; i < p.x.cols; i += VEC_THREADS * 8) prefetch(p.gain + i);
+        }
+        if (convolves) prefetch_windows();
         await_previous();
         const u16* normed = reinterpret_cast<const u16*>(p.normed.data);
         if (!p.gain) {
@@ -99,12 +123,14 @@ struct Stage {
 template <int NT>
 __device__ inline void products(const NormProducts& p) {
     extern __shared__ uint4 memory[];
-    __shared__ float partial[VEC_WARPS * NT * 32], scratch[32];
+    __shared__ alignas(16) char ring[VEC_RING];
+    __shared__ float partial[2 * VEC_WARPS * NT * 32], scratch[32];
     release_next();
     u32 block = blockIdx.x, index = 0;
     while (block >= p.products[index].blocks) block -= p.products[index++].blocks;
     const Product& q = p.products[index];
-    Stage stage = {p, scratch};
+    Groups groups = {block, q.blocks, q.groups, q.splits};
+    Stage stage = {p, scratch, groups, index == 0 && p.conv.channels > 0};
     auto put = [&](u32 output, u32 row, float v) {
         v += q.bias ? q.bias[output] : 0.0f;
         if (q.function != IDENTITY) v = apply_rare(q.function, v);
@@ -112,15 +138,14 @@ __device__ inline void products(const NormProducts& p) {
         u32 channel = output - p.conv.first;
         if (index == 0 && channel < p.conv.channels) convolve(p.conv, channel, row, bf16_f32(f32_bf16(v)));
     };
-    Groups groups = {block, q.blocks, q.groups, q.splits};
     if (q.w.format == W_F32) product_f32<NT>(q.w, groups, p.rows, memory, stage, put);
-    else product_any<NT>(q.w, 0, groups, p.rows, memory, partial, stage, put);
+    else product_any<NT>(q.w, 0, groups, p.rows, memory, ring, partial, stage, put);
 }
 
 #define FORM(NT, BLOCKS)                                                                                             \
     extern "C" __global__ void __launch_bounds__(256, BLOCKS) norm_products_##NT(const __grid_constant__ NormProducts p) { \
         products<NT>(p);                                                                                             \
     }
-FORM(1, 2)
-FORM(2, 2)
+FORM(1, 4)
+FORM(2, 3)
 FORM(4, 2)

@@ -164,6 +164,16 @@ impl Driver {
         })
     }
 
+    /// Shared memory that a kernel has whatever its launch asks for.
+    pub fn fixed_shared(&self, function: sys::CUfunction) -> Result<u32> {
+        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+        let mut bytes = 0;
+        // SAFETY: the function belongs to a loaded module; the number lives through the call.
+        let read = unsafe { sys::cuFuncGetAttribute(&mut bytes, attribute, function) }.result();
+        checked("reading a kernel's shared memory", read)?;
+        Ok(bytes.unsigned_abs())
+    }
+
     /// Allows a kernel more dynamic shared memory than the 48 KiB that every kernel may use.
     pub fn allow_shared(&self, function: sys::CUfunction, bytes: u32) -> Result<()> {
         let attribute =

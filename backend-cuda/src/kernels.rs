@@ -172,7 +172,8 @@ impl Kernels {
         let mut functions = self.functions.borrow_mut();
         if !functions.contains_key(name) {
             let raw = self.driver.function(self.module(file)?, name)?;
-            functions.insert(name.to_string(), Function { raw, shared: 48 << 10 });
+            let fixed = self.driver.fixed_shared(raw)?;
+            functions.insert(name.to_string(), Function { raw, shared: (48 << 10) - fixed });
         }
         let function = functions
             .get_mut(name)

@@ -5,13 +5,16 @@ use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::view::narrow;
 use whipsnake_core::tensor::Tensor;
-use whipsnake_core::weight::Weight;
+use whipsnake_core::weight::{Format, Weight};
 
 /// Warps of a block: `VEC_WARPS`.
 pub(super) const WARPS: usize = 8;
 
-/// Steps of a warp on their way at once: `DEPTH`.
-const DEPTH: usize = 4;
+/// Bytes of a block's ring and of its sums, about: `VEC_RING` and `partial`.
+const RING: u32 = 40 << 10;
+
+/// Shared memory of a multiprocessor that blocks may fill.
+const MULTIPROCESSOR: u32 = 220 << 10;
 
 /// Outputs of a tile.
 pub(super) const TILE: usize = 8;
@@ -31,44 +34,64 @@ pub(super) struct Deal {
     pub groups: u32,
     /// Bytes of the staged rows.
     pub shared: u32,
+    /// Blocks that the device holds at once.
+    pub resident: u32,
 }
 
 impl Deal {
     /// A product of `rows` rows of `inputs` columns, `columns` of them in 16 stored bytes.
-    pub fn new(rows: usize, outputs: usize, inputs: usize, columns: usize) -> Option<Self> {
-        let steps = inputs.div_ceil(8 * columns);
-        let splits = steps.div_ceil(DEPTH).next_power_of_two().min(WARPS);
-        let groups = outputs.div_ceil(TILE * WARPS / splits);
+    pub fn new(
+        cuda: &Cuda,
+        rows: usize,
+        [outputs, inputs]: [usize; 2],
+        columns: usize,
+    ) -> Option<Self> {
+        let (steps, count) = (inputs.div_ceil(8 * columns), outputs.div_ceil(TILE));
         let shared = rows * steps * 16 * columns;
-        (rows <= MOST_ROWS && shared <= MOST_SHARED).then(|| Self {
-            splits: narrow(splits),
-            groups: narrow(groups),
-            shared: narrow(shared),
-        })
+        if rows > MOST_ROWS || shared > MOST_SHARED {
+            return None;
+        }
+        let resident = resident(cuda, rows, narrow(shared));
+        // Few tiles are shared out further, so that every warp has some steps.
+        let most = if narrow(count) <= resident { WARPS } else { WARPS / 2 };
+        let splits = most.min((steps + 1).next_power_of_two() / 2).max(1);
+        let groups = narrow(count.div_ceil(WARPS / splits));
+        Some(Self { splits: narrow(splits), groups, shared: narrow(shared), resident })
     }
 
     /// Blocks for the groups: no more than the device holds at once, which then walk on.
-    pub fn blocks(&self, cuda: &Cuda) -> u32 {
-        self.groups.min(resident(cuda))
+    pub fn blocks(&self) -> u32 {
+        self.groups.min(self.resident)
     }
 
-    pub fn shape(&self, cuda: &Cuda) -> Shape {
-        Shape { grid: [self.blocks(cuda), 1, 1], threads: THREADS, shared: self.shared }
+    pub fn shape(&self) -> Shape {
+        Shape { grid: [self.blocks(), 1, 1], threads: THREADS, shared: self.shared }
     }
 }
 
 /// Threads of a block.
 pub(super) const THREADS: u32 = 256;
 
-/// Blocks that the device holds at once.
-pub(super) fn resident(cuda: &Cuda) -> u32 {
-    2 * narrow(cuda.multiprocessors())
+/// Blocks that the device holds at once, by their registers and shared memory.
+pub(super) fn resident(cuda: &Cuda, rows: usize, shared: u32) -> u32 {
+    let by_registers = [4, 3, 2][tiles(rows).ilog2().min(2) as usize];
+    by_registers.min(MULTIPROCESSOR / (shared + RING)).max(1) * narrow(cuda.multiprocessors())
+}
+
+/// Columns of 16 stored bytes of the weight, where the kernels take the operands: block scales are whole words of a row.
+pub(super) fn stored_columns(
+    cuda: &Cuda,
+    x: &Tensor<Cuda>,
+    weight: &Weight<Cuda>,
+) -> Option<usize> {
+    let (_, columns) = tensor_core(cuda, x, weight)?;
+    (weight.format != Format::Nvfp4 || weight.cols.is_multiple_of(64)).then_some(columns)
 }
 
 /// The deal of a product, where the kernels take it.
 pub(super) fn deal(cuda: &Cuda, x: &Tensor<Cuda>, weight: &Weight<Cuda>) -> Option<Deal> {
-    let (_, columns) = tensor_core(cuda, x, weight)?;
-    Deal::new(x.rows(), weight.rows, weight.cols, columns)
+    let columns = stored_columns(cuda, x, weight)?;
+    Deal::new(cuda, x.rows(), [weight.rows, weight.cols], columns)
 }
 
 /// The kernels' NT for so many rows: tiles of four.

@@ -62,7 +62,7 @@ pub(crate) fn gated_norm_matmul(
         groups: deal.groups,
         splits: deal.splits,
     };
-    let (name, shape) = ("gated_norm_matmul", deal.shape(cuda));
+    let (name, shape) = ("gated_norm_matmul", deal.shape());
     cuda.launch_early(name, name, shape, &mut one(product))?;
     Ok(true)
 }

@@ -89,7 +89,7 @@ fn few_rows(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
         splits: deal.splits,
         unused: 0,
     };
-    let shape = deal.shape(cuda);
+    let shape = deal.shape();
     cuda.launch_early("matmul_vec", &format!("matmul_vec_{}", tiles(rows)), shape, &mut one(vec))?;
     Ok(true)
 }

@@ -1,7 +1,6 @@
 //! The chosen experts' second product, its weighted sum and the shared expert's second product, as one launch for few rows.
 
-use super::common_vec::{THREADS, TILE, WARPS};
-use super::matmul::tensor_core;
+use super::common_vec::{TILE, stored_columns};
 use super::{GRID_Y, StoreArg, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
@@ -13,6 +12,11 @@ use whipsnake_core::step::Step;
 
 /// Up to this many rows the shared expert's weight is read anew for each row, from the cache.
 const SHARED_HERE: usize = 2;
+
+/// Warps of a block, those that share an expert, and bytes of a warp's ring: `WARPS`, `SHARES`, `STAGES * STAGE`.
+const WARPS: usize = 16;
+const SHARES: usize = 2;
+const RING: usize = 4 * 1152;
 
 /// Twin of `MoeDown` in `kernels/moe_down.cu`.
 #[repr(C)]
@@ -34,18 +38,18 @@ pub(crate) fn moe_down(cuda: &Cuda, step: &Step<'_, Cuda>, op: &MoeDown<'_, Cuda
     let (down, combine) = (&op.down, &op.combine);
     let rows = combine.out.rows();
     let fits = down.groups.is_none() && down.input == ExpertInput::Pair && rows <= GRID_Y;
-    if !fits || tensor_core(cuda, &down.x, down.weight).is_none() {
+    if !fits || stored_columns(cuda, &down.x, down.weight).is_none() {
         return Ok(false);
     }
     let here = |shared: &&Matmul<'_, Cuda>| {
         let plain = shared.bias.is_none() && shared.store == combine.store;
-        rows <= SHARED_HERE && plain && tensor_core(cuda, &shared.x, shared.weight).is_some()
+        rows <= SHARED_HERE && plain && stored_columns(cuda, &shared.x, shared.weight).is_some()
     };
     let shared = op.shared.as_ref().filter(here);
     // The warps that the experts leave over, or all of them.
     let parts = shared.map_or(0, |shared| {
-        let columns = tensor_core(cuda, &shared.x, shared.weight).map_or(8, |(_, columns)| columns);
-        (WARPS - down.ids.cols() % WARPS).min(shared.weight.cols.div_ceil(8 * columns))
+        let columns = stored_columns(cuda, &shared.x, shared.weight).unwrap_or(8);
+        (WARPS - SHARES * down.ids.cols() % WARPS).min(shared.weight.cols.div_ceil(8 * columns))
     });
     let arguments = Arguments {
         x: window(&down.x),
@@ -60,7 +64,7 @@ pub(crate) fn moe_down(cuda: &Cuda, step: &Step<'_, Cuda>, op: &MoeDown<'_, Cuda
         unused: 0,
     };
     let grid = [narrow(down.weight.rows.div_ceil(TILE)), narrow(rows), 1];
-    let shape = Shape { grid, threads: THREADS, shared: 0 };
+    let shape = Shape { grid, threads: narrow(32 * WARPS), shared: narrow(WARPS * RING) };
     cuda.launch_early("moe_down", "moe_down", shape, &mut one(arguments))?;
     if let (Some(rest), None) = (&op.shared, shared) {
         step.run(rest)?;

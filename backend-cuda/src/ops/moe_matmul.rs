@@ -1,6 +1,6 @@
 //! Products with the chosen experts: by pair for few rows, by expert for rows sorted by `moe_group`.
 
-use super::common_vec::{Deal, THREADS};
+use super::common_vec::{Deal, THREADS, stored_columns};
 use super::matmul::{tensor_core, tile_shared, vec_warps};
 use super::matmul_many::{WIDE_OUTPUTS, wide, wide_shared};
 use super::{GRID_Y, function, one};
@@ -65,8 +65,8 @@ const BLOCKS: u32 = 12;
 fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
     let experts = op.weight.experts;
     let few = op.out.rows() <= FEW / 2 * experts && experts <= GRID_Y;
-    let deal = tensor_core(cuda, &op.x, op.weight)
-        .and_then(|(_, columns)| Deal::new(FEW, op.weight.rows, op.weight.cols, columns));
+    let deal = stored_columns(cuda, &op.x, op.weight)
+        .and_then(|columns| Deal::new(cuda, FEW, [op.weight.rows, op.weight.cols], columns));
     let (Some(groups), Some(deal), true) = (&op.groups, deal, few && on("moe_matmul_vec")) else {
         return Ok(false);
     };

@@ -1,7 +1,6 @@
 //! The router's choice and the chosen experts' first product, as one launch for few rows.
 
-use super::common_vec::{Deal, THREADS, resident};
-use super::matmul::tensor_core;
+use super::common_vec::{Deal, THREADS, stored_columns};
 use super::moe_route::{Rule, rule};
 use super::{GRID_Y, function, one};
 use crate::cuda::Cuda;
@@ -12,8 +11,8 @@ use whipsnake_core::error::Result;
 use whipsnake_core::ops::{ExpertInput, MoeUp, Score};
 use whipsnake_core::step::Step;
 
-/// Experts whose scores a block holds, and choices that one warp writes.
-const MOST_EXPERTS: usize = 1024;
+/// Experts whose scores a warp holds, and choices that one warp writes.
+const MOST_EXPERTS: usize = 256;
 const MOST_CHOICES: usize = 32;
 
 /// Twin of `MoeUp` in `kernels/moe_up.cu`.
@@ -41,8 +40,8 @@ pub(crate) fn moe_up(cuda: &Cuda, _step: &Step<'_, Cuda>, op: &MoeUp<'_, Cuda>) 
         && experts <= MOST_EXPERTS
         && route.rule.top_k <= MOST_CHOICES;
     let fits = chooses && up.groups.is_none() && up.input == ExpertInput::Row && pairs <= GRID_Y;
-    let deal = tensor_core(cuda, &up.x, up.weight)
-        .and_then(|(_, columns)| Deal::new(1, up.weight.rows, up.weight.cols, columns));
+    let deal = stored_columns(cuda, &up.x, up.weight)
+        .and_then(|columns| Deal::new(cuda, 1, [up.weight.rows, up.weight.cols], columns));
     let (Some(deal), true) = (deal, fits) else { return Ok(false) };
     let arguments = Arguments {
         logits: window(&route.logits),
@@ -58,7 +57,7 @@ pub(crate) fn moe_up(cuda: &Cuda, _step: &Step<'_, Cuda>, op: &MoeUp<'_, Cuda>) 
         splits: deal.splits,
     };
     let pairs = narrow(pairs);
-    let blocks = resident(cuda).div_ceil(pairs.max(1)).min(deal.groups);
+    let blocks = deal.resident.div_ceil(pairs.max(1)).min(deal.groups);
     let shape = Shape { grid: [blocks, pairs, 1], threads: THREADS, shared: deal.shared };
     cuda.launch_early("moe_up", "moe_up", shape, &mut one(arguments))?;
     Ok(true)

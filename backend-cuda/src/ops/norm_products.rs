@@ -66,7 +66,7 @@ fn argument(cuda: &Cuda, product: &Product<'_, Cuda>) -> Option<(ProductArg, u32
         Format::F32 if weight.cols.is_multiple_of(4) => Deal {
             splits: 1,
             groups: narrow(weight.rows.div_ceil(WARPS)),
-            shared: Deal::new(x.rows(), weight.rows, weight.cols, 8)?.shared,
+            ..Deal::new(cuda, x.rows(), [weight.rows, weight.cols], 8)?
         },
         _ => deal(cuda, x, weight)?,
     };
@@ -79,7 +79,7 @@ fn argument(cuda: &Cuda, product: &Product<'_, Cuda>) -> Option<(ProductArg, u32
         bias: optional(bias.as_ref()),
         out: window(out),
         function: activation,
-        blocks: deal.blocks(cuda),
+        blocks: deal.blocks(),
         groups: deal.groups,
         splits: deal.splits,
     };
@@ -123,11 +123,12 @@ pub(crate) fn norm_products(
     if !here {
         step.run(norm)?;
     }
+    let shared = list.iter().map(|(_, shared)| *shared).max().unwrap_or(0);
     let mut products = [ProductArg::zeroed(); MOST];
     for (place, (argument, _)) in products.iter_mut().zip(&list) {
         *place = *argument;
     }
-    share_blocks(cuda, &mut products[..list.len()]);
+    share_blocks(resident(cuda, rows, shared), &mut products[..list.len()]);
     let arguments = Arguments {
         x: window(&norm.x),
         normed: window(&norm.out),
@@ -138,7 +139,6 @@ pub(crate) fn norm_products(
         products,
     };
     let blocks = products.iter().map(|product| product.blocks).sum();
-    let shared = list.iter().map(|(_, shared)| *shared).max().unwrap_or(0);
     let shape = Shape { grid: [blocks, 1, 1], threads: THREADS, shared };
     let name = format!("norm_products_{}", tiles(rows));
     cuda.launch_early("norm_products", &name, shape, &mut one(arguments))?;
@@ -150,8 +150,7 @@ pub(crate) fn norm_products(
 }
 
 /// Products that together have more groups than the device holds blocks share its blocks by their bytes.
-fn share_blocks(cuda: &Cuda, products: &mut [ProductArg]) {
-    let resident = resident(cuda);
+fn share_blocks(resident: u32, products: &mut [ProductArg]) {
     let bytes = |p: &ProductArg| {
         let bits: u64 = match p.weight.format {
             0 => 32,

@@ -58,7 +58,7 @@ pub(super) fn cases() -> Vec<GatedNormMatmulCase> {
             for (shape, groups) in [
                 ([1, 65, 256], 4),
                 ([3, 24, 96], 1),
-                ([4, 9, 1056], 2),
+                ([2, 9, 1088], 2),
                 ([9, 40, 128], 8),
                 ([2, 31, 80], 5),
             ] {

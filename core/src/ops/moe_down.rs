@@ -72,10 +72,16 @@ pub(super) fn cases() -> Vec<MoeDownCase> {
             ([3, 9, 12], Some((64, Format::BF16))),
             ([9, 2, 4], Some((128, format))),
         ] {
-            cases.push(MoeDownCase { choices, sizes: [43, 96], format, shared, store: accumulate });
+            cases.push(MoeDownCase {
+                choices,
+                sizes: [43, 128],
+                format,
+                shared,
+                store: accumulate,
+            });
         }
         let (choices, store) = ([2, 3, 4], Store::Replace);
-        cases.push(MoeDownCase { choices, sizes: [16, 288], format, shared: None, store });
+        cases.push(MoeDownCase { choices, sizes: [16, 320], format, shared: None, store });
     }
     let scaled = Store::Accumulate { scale: 0.22 };
     let nano = MoeDownCase {

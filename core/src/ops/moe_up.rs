@@ -65,7 +65,7 @@ pub(super) fn cases() -> Vec<MoeUpCase> {
             rule,
             bias: true,
             logits: Logits::Normal,
-            sizes: [41, 160],
+            sizes: [41, 192],
             format,
         };
         cases.extend(Format::ALL.map(|format| case(2, 9, rule, format)));
@@ -79,7 +79,7 @@ pub(super) fn cases() -> Vec<MoeUpCase> {
         let grouped = RouteRule { groups: 4, top_groups: 2, ..scaled };
         cases.push(case(2, 16, grouped, Format::Nvfp4));
         cases.push(MoeUpCase { sizes: [72, 2688], ..case(1, 128, scaled, Format::Nvfp4) });
-        cases.push(MoeUpCase { sizes: [8, 32], ..case(1, 520, scaled, Format::Nvfp4) });
+        cases.push(MoeUpCase { sizes: [8, 64], ..case(1, 520, scaled, Format::Nvfp4) });
     }
     cases
 }

@@ -112,10 +112,10 @@ pub(super) fn cases() -> Vec<NormProductsCase> {
     let case = |rows, inputs, products| NormProductsCase { rows, inputs, products, conv: None };
     for rows in [1, 2, 3, 4, 5, 8, 9, 16, 17, 40] {
         for format in Format::ALL {
-            cases.push(case(rows, 288, vec![(format, 67)]));
+            cases.push(case(rows, 320, vec![(format, 67)]));
         }
         cases.push(case(rows, 1088, vec![(Format::F32, 17), (Format::Nvfp4, 90)]));
-        cases.push(case(rows, 544, vec![(Format::BF16, 9), (Format::BF16, 8), (Format::Fp8, 70)]));
+        cases.push(case(rows, 576, vec![(Format::BF16, 9), (Format::BF16, 8), (Format::Fp8, 70)]));
     }
     cases.push(case(1, 2688, vec![(Format::F32, 128), (Format::Nvfp4, 3712)]));
     cases.push(case(1, 2688, vec![(Format::BF16, 300), (Format::BF16, 64), (Format::BF16, 64)]));
