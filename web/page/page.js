@@ -42,6 +42,7 @@ async function open(source, name) {
   talk.clear();
   notice('');
   $('badge').hidden = true;
+  $('model-line').textContent = name;
   $('loading').hidden = false;
   progress({ received: 0, cached: 0, total: 0, tensors: 0 });
   controls();
@@ -76,7 +77,6 @@ function loaded(session, name, reports) {
   $('badge').hidden = false;
   $('badge').textContent = about.backend === 'cpu' ? 'CPU' : `WebGPU${about.device.kind === 'software' ? ', in software' : ''}`;
   $('badge').classList.toggle('cpu', about.backend === 'cpu');
-  $('model-line').textContent = name;
   for (const [id, key] of [['temperature', 'temperature'], ['topP', 'top_p'], ['topK', 'top_k'], ['minP', 'min_p']]) {
     $(id).value = about.defaults ? Number(about.defaults[key].toFixed(3)) : '';
   }

@@ -1,5 +1,6 @@
 // Speed in one headless browser: `node tests/bench.mjs`. Medians of five, prompts that no state serves.
 
+import { readFileSync, readdirSync } from 'node:fs';
 import { blank, browser, server } from './harness.mjs';
 import { synthetic } from './synthetic.mjs';
 
@@ -7,6 +8,22 @@ const RUNS = Number(process.env.RUNS ?? 5);
 const median = (values) => values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
 
 const [web, chrome] = [await server(), await browser()];
+
+/** CPU seconds that the browser's processes have used, where the system tells. */
+function cpuSeconds() {
+  const processes = new Map();
+  for (const id of readdirSync('/proc').filter((name) => /^\d+$/.test(name))) {
+    try {
+      // Fields after the name, which may hold spaces: state, parent, ..., user and system ticks of 10 ms.
+      const fields = readFileSync(`/proc/${id}/stat`, 'utf8').split(') ').pop().split(' ');
+      processes.set(id, { parent: fields[1], ticks: Number(fields[11]) + Number(fields[12]) });
+    } catch {
+      // It ended meanwhile.
+    }
+  }
+  const ours = (id) => id === String(process.pid) || (processes.has(id) && id !== '1' && ours(processes.get(id).parent));
+  return [...processes].filter(([id]) => id !== String(process.pid) && ours(id)).reduce((sum, [, { ticks }]) => sum + ticks / 100, 0);
+}
 
 /** Counts dispatches and the time that the worker spends in calls of the module, from inside the worker. */
 const COUNTER = `
@@ -42,15 +59,20 @@ async function measure(model, backend, { prefill, decode }) {
     figures.prefill.push(usage.prefill_tokens_per_second);
     if (usage.decode_tokens_per_second) figures.decode.push(usage.decode_tokens_per_second);
   }
-  let cost = '';
-  if (backend === 'webgpu') {
-    const before = await worker.evaluate('({...counts})');
-    const start = process.cpuUsage();
-    await page.evaluate((count) => window.whipsnake.all(window.session, 'Once more', { greedy: true, maxTokens: count + 1, ignoreEnd: true }), decode);
-    const after = await worker.evaluate('({...counts})');
-    void start;
-    cost = `  ${((after.dispatches - before.dispatches) / (decode + 1)).toFixed(1)} dispatches, ${((after.submits - before.submits) / (decode + 1)).toFixed(1)} submits a step`;
-  }
+  // What a token costs: CPU time of all of the browser, and what the worker sends.
+  const counts = () => (backend === 'webgpu' ? worker.evaluate('({...counts})') : {});
+  const write = (prompt, count) => page.evaluate(([text, most]) => window.whipsnake.all(window.session, text, { greedy: true, maxTokens: most, ignoreEnd: true }), [prompt, count]);
+  let [before, start] = [await counts(), cpuSeconds()];
+  const long = await write(`Hark ${words.repeat(Math.ceil(prefill / 20))}`, 1);
+  const prefillMs = ((cpuSeconds() - start) * 1000) / long.usage.prefill_tokens;
+  await write('Once more', 1);
+  [before, start] = [await counts(), cpuSeconds()];
+  await write('Once again', decode);
+  const decodeMs = ((cpuSeconds() - start) * 1000) / decode;
+  const after = await counts();
+  const each = (name) => ((after[name] - before[name]) / decode).toFixed(1);
+  let cost = `; CPU ${prefillMs.toFixed(2)} ms a token of a prompt of ${long.usage.prefill_tokens}, ${decodeMs.toFixed(2)} ms a token written`;
+  if (backend === 'webgpu') cost += `, ${each('dispatches')} dispatches, ${each('submits')} submits, ${each('readbacks')} read-backs a step`;
   console.log(`${model} ${backend}: load ${seconds.toFixed(2)} s, wasm ${(wasm / 1e6).toFixed(1)} MB, prefill ${prefill} ${median(figures.prefill).toFixed(1)} tok/s, decode ${decode} ${median(figures.decode).toFixed(1)} tok/s${cost}`);
   await page.context().close();
 }

@@ -103,6 +103,7 @@ test('the self-check shows what it finds', async () => {
   await page.click('#check');
   await page.waitForFunction(() => /this device computes/.test(document.getElementById('check-text').textContent));
   assert.match(await text(page, 'check-text'), /^\d+ passed, 0 failed: /);
+  await page.locator('#check-text').scrollIntoViewIfNeeded();
   await shot(page, 'self-check');
   await page.context().close();
 });
