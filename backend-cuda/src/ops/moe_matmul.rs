@@ -64,7 +64,7 @@ const BLOCKS: u32 = 12;
 /// Runs the form for sorted pairs that are few for each expert, where it takes the operands.
 fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
     let experts = op.weight.experts;
-    let few = op.out.rows() <= FEW / 2 * experts && experts <= GRID_Y;
+    let few = op.out.rows() <= experts && experts <= GRID_Y;
     let deal = stored_columns(cuda, &op.x, op.weight)
         .and_then(|columns| Deal::new(cuda, FEW, [op.weight.rows, op.weight.cols], columns));
     let (Some(groups), Some(deal), true) = (&op.groups, deal, few && on("moe_matmul_vec")) else {
@@ -126,7 +126,9 @@ pub(crate) fn moe_matmul(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<()> {
         unused: 0,
         out: window(&op.out),
     });
-    if groups.is_some() && wide(cuda, &op.x, op.weight, &op.out) {
+    // Few pairs an expert leave wide tiles mostly empty.
+    let sparse = pairs <= FEW / 2 * op.weight.experts;
+    if groups.is_some() && !sparse && wide(cuda, &op.x, op.weight, &op.out) {
         return wide_tiles(cuda, pairs, outputs, op.weight.experts, &mut args);
     }
     match tensor_core(cuda, &op.x, op.weight) {
