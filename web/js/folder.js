@@ -41,7 +41,7 @@ class RemoteFile {
 
   /** Learns size and identity from a request for the first bytes; false where there is no such file. */
   async open() {
-    const answer = await this.folder.fetch(this.url, { headers: { Range: 'bytes=0-7' } });
+    const answer = await this.ask({ headers: { Range: 'bytes=0-7' } });
     if (answer.status === 404 || answer.status === 410) return false;
     if (!answer.ok) throw new Error(`${this.name}: the server answers ${answer.status} ${answer.statusText}`.trim());
     const header = (key) => answer.headers.get(key);
@@ -60,9 +60,14 @@ class RemoteFile {
     return true;
   }
 
+  /** Past the browser's own cache: it would let one request for an address wait for another, and keep a second copy. */
+  ask(options) {
+    return this.folder.fetch(this.url, { ...options, cache: 'no-store' });
+  }
+
   /** A server of another origin need not show the range. */
   async askSize() {
-    const answer = await this.folder.fetch(this.url, { method: 'HEAD' });
+    const answer = await this.ask({ method: 'HEAD' });
     const size = Number(answer.headers.get('content-length'));
     if (!size) throw new Error(`${this.name}: the server does not tell the size of the file`);
     return size;
@@ -179,7 +184,7 @@ class RemoteFile {
     let at = 0;
     for (let attempt = 1; ; attempt += 1) {
       try {
-        const answer = await this.folder.fetch(this.url, { headers: { Range: `bytes=${start + at}-${stop - 1}` } });
+        const answer = await this.ask({ headers: { Range: `bytes=${start + at}-${stop - 1}` } });
         if (answer.status === 404) throw Object.assign(new Error(`${this.name}: the file went away while it was read`), { final: true });
         if (answer.status !== 206) throw new Error(`${this.name}: the server answers ${answer.status} to a range`);
         for (const reader = answer.body.getReader(); ; ) {
