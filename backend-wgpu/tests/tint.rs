@@ -25,7 +25,7 @@ fn every_kernel_passes_tint() {
         );
         return;
     };
-    let dir = tempfile::tempdir().unwrap();
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let mut sources = Vec::new();
     for kernel in kernels() {
         match kernel.entry_point() {
@@ -39,9 +39,9 @@ fn every_kernel_passes_tint() {
             _ => sources.push([kernel.to_string(), kernel.source()]),
         }
     }
-    let list = dir.path().join("kernels.json");
+    let list = dir.join("kernels.json");
     std::fs::write(&list, serde_json::to_vec(&sources).unwrap()).unwrap();
-    let manifest = dir.path().join("swiftshader.json");
+    let manifest = dir.join("swiftshader.json");
     let library = "/usr/lib/chromium/libvk_swiftshader.so";
     let text = format!(
         r#"{{"file_format_version": "1.0.0", "ICD": {{"library_path": "{library}", "api_version": "1.0.5"}}}}"#
@@ -57,7 +57,7 @@ fn every_kernel_passes_tint() {
         .expect("node runs");
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}{errors}");
+    assert!(output.status.success(), "{}\n{text}{errors}", output.status);
     let last = text.lines().last().unwrap_or_default();
     assert_eq!(last, format!("{} kernels pass", sources.len()), "{text}");
 }
