@@ -7,7 +7,10 @@ const [folder, list] = process.argv.slice(2);
 const main = JSON.parse(fs.readFileSync(path.join(folder, 'package.json'), 'utf8')).main ?? 'index.js';
 const { create, globals } = await import(pathToFileURL(path.join(folder, main)));
 Object.assign(globalThis, globals);
-const adapter = await create([]).requestAdapter();
+// Held to the end: promises of an instance that was collected never settle.
+const gpu = create([]);
+globalThis.held = gpu;
+const adapter = await gpu.requestAdapter();
 if (!adapter) {
   console.log('no adapter: Dawn wants the Vulkan driver that VK_DRIVER_FILES names');
   process.exit(1);
