@@ -142,7 +142,7 @@ fn a_lost_device_is_said_by_every_later_call() {
     let text =
         "wgpu: the device was lost (destroyed); restart the program, or use another --device";
     for _ in 0..2 {
-        let error = pollster::block_on(gpu.read(&tensor)).err().expect("a refusal");
+        let error = pollster::block_on(gpu.read(&tensor)).expect_err("a refusal");
         assert_eq!(error.to_string(), text);
     }
     let error = gpu.allocate(16, Memory::State, "state").err().expect("a refusal");
