@@ -176,10 +176,10 @@ impl Model {
     }
 
     fn end(&mut self, outcome: Result<()>, mut items: Vec<Item>) -> Result<String> {
-        if outcome.is_err() || self.replies.as_ref().is_some_and(Replies::done) {
-            if let Some(mut replies) = self.replies.take() {
-                replies.leave(&mut self.engine);
-            }
+        if (outcome.is_err() || self.replies.as_ref().is_some_and(Replies::done))
+            && let Some(mut replies) = self.replies.take()
+        {
+            replies.leave(&mut self.engine);
         }
         let now = self.engine.session().ledger();
         for item in &mut items {

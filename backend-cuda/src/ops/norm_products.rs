@@ -142,9 +142,8 @@ pub(crate) fn norm_products(
     let shape = Shape { grid: [blocks, 1, 1], threads: THREADS, shared };
     let name = format!("norm_products_{}", tiles(rows));
     cuda.launch_early("norm_products", &name, shape, &mut one(arguments))?;
-    match (&op.conv, fused_conv) {
-        (Some(conv), None) => step.run(conv)?,
-        _ => {}
+    if let (Some(conv), None) = (&op.conv, fused_conv) {
+        step.run(conv)?;
     }
     Ok(true)
 }
