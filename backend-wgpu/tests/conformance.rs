@@ -51,5 +51,6 @@ fn conforms_with_reductions_in_subgroups() {
 
 #[test]
 fn conforms_with_weights_cut_into_pieces() {
-    check(&Options { piece_bytes: Some(32768), ..Options::default() });
+    // Room for the largest expert of the cases, a third of a real model's shapes.
+    check(&Options { piece_bytes: Some(96 << 10), ..Options::default() });
 }

@@ -321,6 +321,14 @@ impl MixerSpec {
         list.extend(self.linears().into_iter().map(|l| &l.weight));
     }
 
+    /// Parameters of heads that the scan reads as one operand, and devices hold in one buffer.
+    pub fn head_params(&self) -> Vec<&ParamRef> {
+        match self {
+            Self::Mamba2(m) => vec![&m.a_log, &m.d, &m.dt_bias],
+            Self::Attention(_) | Self::Mlp(_) | Self::Moe(_) => Vec::new(),
+        }
+    }
+
     fn params<'a>(&'a self, list: &mut Vec<&'a ParamRef>) {
         match self {
             Self::Mamba2(m) => {

@@ -134,11 +134,21 @@ impl Pricer<'_> {
             for weight in block.weights() {
                 self.weight(part, weight)?;
             }
+            let heads: Vec<&ParamRef> =
+                block.mixers.iter().flat_map(MixerSpec::head_params).collect();
+            let mut joined = 0;
             for param in block.params() {
-                self.param(if *param == block.norm.weight { "norm" } else { part }, param)?;
+                let bytes =
+                    self.param(if *param == block.norm.weight { "norm" } else { part }, param)?;
+                match heads.contains(&param) {
+                    true => joined += bytes,
+                    false => self.buffer(bytes),
+                }
             }
+            self.buffer(joined);
         }
-        self.param("norm", &spec.final_norm.weight)?;
+        let bytes = self.param("norm", &spec.final_norm.weight)?;
+        self.buffer(bytes);
         if spec.head != spec.embedding {
             self.weight("head", &spec.head)?;
         }
@@ -190,10 +200,10 @@ impl Pricer<'_> {
         Ok(())
     }
 
-    fn param(&mut self, part: &'static str, param: &ParamRef) -> Result<()> {
+    /// Lists a parameter and gives its bytes in memory.
+    fn param(&mut self, part: &'static str, param: &ParamRef) -> Result<u64> {
         let stored = self.checkpoint.describe_param(param)?;
         let bytes = wide(param.rows) * wide(param.cols) * 4;
-        self.buffer(bytes);
         self.rows.push(Row {
             name: stored.name,
             part,
@@ -202,6 +212,6 @@ impl Pricer<'_> {
             resident: "f32",
             resident_bytes: bytes,
         });
-        Ok(())
+        Ok(bytes)
     }
 }
