@@ -43,7 +43,7 @@ pub enum Timed {
     /// Nothing.
     #[default]
     Nothing,
-    /// What [`Wgpu::time`] is given.
+    /// What `bench` times.
     Calls,
     /// Every dispatch; a table by kernel goes to standard error when the device is closed.
     Dispatches,

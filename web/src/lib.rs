@@ -1,8 +1,8 @@
 //! Whipsnake in the browser, through wasm and WebGPU.
 //!
-//! This crate is what `js/worker.js` calls; pages use `js/whipsnake.js`, which starts the worker. A tour: [`folder`]
-//! makes a checkpoint of files that the worker reads by ranges, [`model`] puts it on a back end and runs replies step by
-//! step, [`request`] reads what was asked for, [`about`] tells what is loaded. Text, chat, sampling and the engine are
+//! This crate is what `js/worker.js` calls; pages use `js/whipsnake.js`, which starts the worker. A tour: `folder`
+//! makes a checkpoint of files that the worker reads by ranges, `model` puts it on a back end and runs replies step by
+//! step, `request` reads what was asked for, `about` tells what is loaded. Text, chat, sampling and the engine are
 //! the core's. Structures cross the border as JSON.
 
 mod about;
