@@ -95,7 +95,7 @@ fn few_rows(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
 }
 
 pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
-    if matmul_many(cuda, op)? {
+    if matmul_many(cuda, op)? || few_rows(cuda, op)? {
         return Ok(());
     }
     let [rows, outputs] = op.out.shape();
@@ -105,9 +105,6 @@ pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
         .push(optional(op.bias.as_ref()))
         .push(StoreArg::from(op.store));
     args.push(window(&op.out)).push(narrow(rows));
-    if few_rows(cuda, op)? {
-        return Ok(());
-    }
     let Some((format, columns)) = tensor_core(cuda, &op.x, op.weight) else {
         let down = rows.div_ceil(PLAIN_ROWS).min(GRID_Y);
         let grid = [narrow(outputs.div_ceil(8)), narrow(down), 1];
