@@ -100,6 +100,11 @@ impl Compiler {
         Ok(cubin)
     }
 
+    /// Whether the cache on disk holds the machine code.
+    pub fn has(&self, name: &str, source: &str, architecture: &str) -> bool {
+        self.cache_path(name, source, architecture).is_some_and(|path| path.is_file())
+    }
+
     fn cache_path(&self, name: &str, source: &str, architecture: &str) -> Option<PathBuf> {
         let mut hasher = DefaultHasher::new();
         (source, architecture, self.version).hash(&mut hasher);

@@ -1,11 +1,11 @@
 //! The back end: one device, one stream, its kernels, its memory.
 
-use crate::compile::Compiler;
 use crate::cublaslt::CublasLt;
 use crate::driver::{Block, Driver, Shape, checked};
+use crate::images::Images;
 use crate::kernels::{Args, Kernels};
 use crate::memory::{ALIGNMENT, CudaBuffer, Pool};
-use crate::staging::{SLOT_BYTES, Staging};
+use crate::staging::Staging;
 use crate::step::Recorded;
 use crate::switches::on;
 use crate::view::pointer;
@@ -98,6 +98,7 @@ impl Cuda {
             return Err(Error::device("cuda: kv in u32, want bf16, f32, f16 or f8e4m3"));
         }
         let driver = Rc::new(Driver::open(ordinal)?);
+        tracing::debug!(ordinal, "the device is open");
         let context = driver.context();
         let capability = checked("reading the compute capability", context.compute_capability())?;
         let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
@@ -108,7 +109,7 @@ impl Cuda {
             capturing: Cell::new(false),
             workspaces: RefCell::default(),
             staging: RefCell::new(Staging::new(driver.clone())?),
-            kernels: Kernels::new(driver.clone(), Compiler::find()?, capability),
+            kernels: Kernels::new(driver.clone(), Images::new(capability)?, capability),
             pool: Pool::new(driver.clone()),
             cublaslt: OnceCell::new(),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1),
@@ -255,22 +256,7 @@ impl Backend for Cuda {
 
     fn write(&self, to: &Tensor<Self>, bytes: &[u8]) -> Result<()> {
         self.outside_capture("a write")?;
-        let whole = block(to);
-        if whole.rows == 1 {
-            for (index, part) in bytes.chunks(SLOT_BYTES).enumerate() {
-                let start = whole.pointer + (index * SLOT_BYTES) as u64;
-                let piece = Block { pointer: start, pitch: part.len(), width: part.len(), rows: 1 };
-                self.staging().upload(piece, part)?;
-            }
-            return Ok(());
-        }
-        let rows = (SLOT_BYTES / whole.width.max(1)).max(1);
-        for (index, part) in bytes.chunks(rows * whole.width).enumerate() {
-            let start = whole.pointer + (index * rows * whole.pitch) as u64;
-            let piece = Block { pointer: start, rows: part.len() / whole.width, ..whole };
-            self.staging().upload(piece, part)?;
-        }
-        Ok(())
+        self.staging().upload(block(to), bytes)
     }
 
     async fn read(&self, from: &Tensor<Self>) -> Result<Vec<u8>> {

@@ -1,7 +1,7 @@
-//! Kernel sources, embedded; compiled and loaded a file at a time, at first use.
+//! Kernel sources, embedded; loaded a file at a time, at first use.
 
-use crate::compile::Compiler;
 use crate::driver::{Driver, Shape, checked};
+use crate::images::Images;
 use bytemuck::Pod;
 use cudarc::driver::sys;
 use std::cell::RefCell;
@@ -136,8 +136,7 @@ struct Function {
 /// Loaded kernels of one device.
 pub(crate) struct Kernels {
     driver: Rc<Driver>,
-    compiler: Compiler,
-    architecture: String,
+    images: Images,
     /// Whether the device can start a kernel before the ones before it are done.
     overlaps: bool,
     modules: RefCell<HashMap<&'static str, sys::CUmodule>>,
@@ -145,12 +144,10 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    pub fn new(driver: Rc<Driver>, compiler: Compiler, capability: (i32, i32)) -> Self {
-        let architecture = architecture(capability);
+    pub fn new(driver: Rc<Driver>, images: Images, capability: (i32, i32)) -> Self {
         Self {
             driver,
-            compiler,
-            architecture,
+            images,
             overlaps: capability >= (9, 0),
             modules: RefCell::default(),
             functions: RefCell::default(),
@@ -204,18 +201,10 @@ impl Kernels {
         if let Some(&module) = self.modules.borrow().get(file) {
             return Ok(module);
         }
-        let source = SOURCES
-            .iter()
-            .chain(HOPPER_SOURCES)
-            .find(|(name, _)| *name == file)
-            .map(|(_, source)| expand(source))
-            .ok_or_else(|| Error::device(format!("cuda: no kernel file {file}")))?;
-        let cubin = self.compiler.cached(file, &source, &self.architecture)?;
-        let module = match self.driver.load_module(&cubin) {
+        let module = match self.driver.load_module(&self.images.get(file)?) {
             Ok(module) => module,
-            // The file on disk may be damaged: what the compiler says counts.
             Err(_) => {
-                let cubin = self.compiler.compile(file, &source, &self.architecture)?.cubin;
+                let cubin = self.images.renew(file)?;
                 checked(&format!("loading kernels/{file}.cu"), self.driver.load_module(&cubin))?
             }
         };

@@ -1,7 +1,7 @@
 //! The CUDA back end: kernels compiled for the device at hand, encoded on one stream, replayed as graphs.
 //!
 //! A tour, in reading order: [`probe`] says what is there and why a candidate is refused; [`Cuda`] is the back end;
-//! `memory` holds device allocations, `staging` moves bytes, `compile` and `kernels` turn `kernels/*.cu` into
+//! `memory` holds device allocations, `staging` moves bytes, `compile`, `images` and `kernels` turn `kernels/*.cu` into
 //! loaded functions, `ops` launches them; `clock` times the ops of a step, `bench` times them against their floors.
 
 mod bench;
@@ -10,6 +10,7 @@ pub mod compile;
 mod cublaslt;
 mod cuda;
 mod driver;
+mod images;
 mod kernels;
 mod library;
 mod memory;

@@ -2,6 +2,7 @@
 
 use crate::compile::Compiler;
 use crate::driver;
+use crate::images;
 use cudarc::driver::{CudaContext, sys};
 use serde::Serialize;
 
@@ -48,6 +49,9 @@ impl std::fmt::Display for DeviceReport {
         }
         match (&self.refused, &self.nvrtc) {
             (Some(why), _) => write!(f, "    rejected: {why}"),
+            (None, _) if images::built_in(self.capability) => {
+                write!(f, "    usable, kernels built in")
+            }
             (None, Some(path)) => write!(f, "    usable, kernels compiled by {path}"),
             (None, None) => write!(f, "    usable"),
         }
@@ -74,6 +78,7 @@ pub fn devices() -> Vec<DeviceReport> {
         .map(|ordinal| match report(ordinal) {
             Ok(mut report) => {
                 match &nvrtc {
+                    Err(_) if images::built_in(report.capability) => {}
                     Ok(compiler) => report.nvrtc = Some(compiler.path().display().to_string()),
                     Err(error) => report.refused = Some(error.to_string()),
                 }

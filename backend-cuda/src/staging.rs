@@ -2,7 +2,9 @@
 
 use crate::driver::{Block, Driver, checked};
 use cudarc::driver::{CudaEvent, sys};
+use std::ops::Range;
 use std::rc::Rc;
+use whipsnake_core::cpu::copy_bytes;
 use whipsnake_core::error::Result;
 
 /// Bytes of one slot of the ring: enough for a copy at full speed.
@@ -48,11 +50,15 @@ impl Staging {
         })
     }
 
-    /// Queues a copy of `bytes`, at most [`SLOT_BYTES`], to a block of as many.
+    /// Queues a copy of `bytes` to a block of as many.
     pub fn upload(&mut self, to: Block, bytes: &[u8]) -> Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
+        for (piece, range) in pieces(to) {
+            self.upload_piece(piece, &bytes[range])?;
         }
+        Ok(())
+    }
+
+    fn upload_piece(&mut self, to: Block, bytes: &[u8]) -> Result<()> {
         if self.used + bytes.len() > SLOT_BYTES {
             self.advance()?;
         }
@@ -60,7 +66,7 @@ impl Staging {
         // before the ring comes round again.
         unsafe {
             let host = self.memory.add(self.slot * SLOT_BYTES + self.used);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), host, bytes.len());
+            copy_bytes(std::slice::from_raw_parts_mut(host, bytes.len()), bytes);
             self.driver.upload(to, host)?;
         }
         self.used = (self.used + bytes.len()).next_multiple_of(ALIGNMENT);
@@ -101,6 +107,24 @@ impl Staging {
     }
 }
 
+/// A block in pieces that each fit a slot, and where their bytes lie among the block's own: whole rows, or parts of one.
+fn pieces(block: Block) -> impl Iterator<Item = (Block, Range<usize>)> {
+    let cols = block.width.clamp(1, SLOT_BYTES);
+    let rows = SLOT_BYTES / cols;
+    (0..block.rows).step_by(rows).flat_map(move |row| {
+        (0..block.width).step_by(cols).map(move |col| {
+            let piece = Block {
+                pointer: block.pointer + (row * block.pitch + col) as u64,
+                width: cols.min(block.width - col),
+                rows: rows.min(block.rows - row),
+                ..block
+            };
+            let start = row * block.width + col;
+            (piece, start..start + piece.width * piece.rows)
+        })
+    })
+}
+
 impl Drop for Staging {
     fn drop(&mut self) {
         if let Err(error) = self.driver.synchronize() {
@@ -108,5 +132,34 @@ impl Drop for Staging {
         }
         self.driver.free_pinned(self.memory);
         self.driver.free_pinned(self.readback);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every byte of a block once, each in a piece that fits a slot and at its place on the device.
+    fn cover(block: Block) {
+        let mut next = 0;
+        for (piece, range) in pieces(block) {
+            assert_eq!(range.start, next);
+            assert!(range.len() <= SLOT_BYTES && range.len() == piece.width * piece.rows);
+            let (row, col) = (range.start / block.width, range.start % block.width);
+            assert_eq!(piece.pointer, block.pointer + (row * block.pitch + col) as u64);
+            assert!(piece.rows == 1 || (piece.pitch == block.pitch && piece.width == block.width));
+            next = range.end;
+        }
+        assert_eq!(next, block.width * block.rows);
+    }
+
+    #[test]
+    fn a_block_of_any_shape_is_cut_into_slots() {
+        let slot = SLOT_BYTES;
+        let shapes = [(1, 1), (100, 7), (slot / 3, 10), (slot, 2), (slot + 1, 3), (3 * slot, 1)];
+        for (width, rows) in shapes {
+            cover(Block { pointer: 1 << 40, pitch: width + 64, width, rows });
+        }
+        assert_eq!(pieces(Block { pointer: 0, pitch: 0, width: 0, rows: 3 }).count(), 0);
     }
 }

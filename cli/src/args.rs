@@ -70,7 +70,7 @@ impl Verbosity {
         let filter = EnvFilter::try_from_default_env();
         let filter = filter.unwrap_or_else(|_| EnvFilter::new(self.filter()));
         let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-        log.without_time().init();
+        log.with_timer(tracing_subscriber::fmt::time::uptime()).init();
     }
 }
 

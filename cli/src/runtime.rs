@@ -36,6 +36,7 @@ impl Model {
             None => (embedded::NAME.to_string(), Checkpoint::from_memory(embedded::files())?),
             Some(model) => (model.clone(), Checkpoint::open(&folder(model)?)?),
         };
+        tracing::info!(model = name, "opened");
         let generation = GenerationConfig::of(&checkpoint)?;
         Ok(Self { name, checkpoint, generation })
     }

@@ -121,11 +121,13 @@ impl<B: Backend> DeviceSession<B> {
     ) -> Result<Self> {
         let spec = checkpoint.spec().clone();
         check_dims(&spec, &dims)?;
+        tracing::debug!(backend = backend.name(), "loading");
         let state = State::new(&backend, &spec, &dims)?;
         let scratch = Scratch::new(&backend, &spec, &dims)?;
         let weights = load(&backend, checkpoint, progress).await?;
         // Waits for the uploads: what the driver reports late, such as a full memory, ends here.
         backend.read(&scratch.get("tokens", 1, 1)).await?;
+        tracing::info!(backend = backend.name(), bytes = ?backend.ledger(), "loaded");
         Ok(Self { backend, spec, weights, state, scratch, dims, mode: Mode::default() })
     }
 

@@ -26,6 +26,21 @@ pub(super) fn each<T: Send>(work: usize, items: Vec<T>, job: impl Fn(T) + Send +
     items.into_iter().for_each(job);
 }
 
+/// Copies bytes to a place of the same length, on every thread where there are many of them: the pages of a mapped file
+/// then come in side by side.
+pub fn copy_bytes(to: &mut [u8], from: &[u8]) {
+    #[cfg(not(target_arch = "wasm32"))]
+    {
+        use rayon::prelude::*;
+        const STRETCH: usize = 256 << 10;
+        if from.len() > 2 * STRETCH {
+            let stretches = to.par_chunks_mut(STRETCH).zip(from.par_chunks(STRETCH));
+            return stretches.for_each(|(to, from)| to.copy_from_slice(from));
+        }
+    }
+    to.copy_from_slice(from);
+}
+
 #[cfg(not(target_arch = "wasm32"))]
 thread_local! {
     /// Whether this thread runs a step for which the rest of the pool stays awake.

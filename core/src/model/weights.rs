@@ -145,7 +145,9 @@ struct Loader<'a, B: Backend> {
 
 impl<B: Backend> Loader<'_, B> {
     fn report(&self, name: &str) {
-        (self.progress)(LoadProgress { name, bytes: self.backend.ledger().weights });
+        let bytes = self.backend.ledger().weights;
+        tracing::trace!(name, bytes, "loaded");
+        (self.progress)(LoadProgress { name, bytes });
     }
 
     async fn weight(&self, weight: &WeightRef) -> Result<Rc<Weight<B>>> {

@@ -1,0 +1,140 @@
+//! Machine code of the kernel files: built in, from the cache on disk, or compiled now.
+//!
+//! At the first run nothing is in the cache. The first file that is missed sets every other thread of the machine to
+//! compiling the rest, ahead of their use.
+
+use crate::compile::Compiler;
+use crate::kernels::{HOPPER_SOURCES, SOURCES, architecture, expand};
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use whipsnake_core::error::{Error, Result};
+
+mod built {
+    include!(concat!(env!("OUT_DIR"), "/built.rs"));
+}
+
+/// Files that take seconds to compile: they are begun first.
+const SLOW: [&str; 4] = ["ssm_scan", "norm_products", "matmul", "moe_matmul"];
+
+struct File {
+    name: &'static str,
+    source: &'static str,
+    code: OnceLock<std::result::Result<Vec<u8>, String>>,
+}
+
+/// The machine code of one architecture.
+pub(crate) struct Images {
+    /// Or why the machine has none: everything is built in then.
+    compiler: std::result::Result<Compiler, String>,
+    architecture: String,
+    files: Arc<Vec<File>>,
+    /// Whether other threads compile already.
+    ahead: Cell<bool>,
+}
+
+/// Whether the program holds the kernels for a device, so that it needs no compiler.
+pub(crate) fn built_in(capability: (i32, i32)) -> bool {
+    let architecture = architecture(capability);
+    let hopper = if architecture == "sm_90a" { HOPPER_SOURCES } else { &[] };
+    let mut files = SOURCES.iter().chain(hopper);
+    built::ARCHITECTURES.contains(&architecture.as_str())
+        && files.all(|(name, _)| image(name).is_some())
+}
+
+fn image(name: &str) -> Option<&'static [u8]> {
+    built::IMAGES.iter().find(|(built, _)| *built == name).map(|(_, bytes)| *bytes)
+}
+
+impl Images {
+    /// # Errors
+    /// The kernels are not built in for `capability` and there is no compiler.
+    pub fn new(capability: (i32, i32)) -> Result<Self> {
+        let compiler = match Compiler::find() {
+            Err(error) if !built_in(capability) => return Err(error),
+            found => found.map_err(|error| error.to_string()),
+        };
+        let architecture = architecture(capability);
+        let hopper = if architecture == "sm_90a" { HOPPER_SOURCES } else { &[] };
+        let mut files: Vec<_> = SOURCES
+            .iter()
+            .chain(hopper)
+            .map(|&(name, source)| File { name, source, code: OnceLock::new() })
+            .collect();
+        files.sort_by_key(|file| !SLOW.contains(&file.name));
+        Ok(Self { compiler, architecture, files: Arc::new(files), ahead: Cell::new(false) })
+    }
+
+    /// What the driver loads for a file.
+    ///
+    /// # Errors
+    /// There is no such file, or it does not compile.
+    pub fn get(&self, name: &str) -> Result<Cow<'_, [u8]>> {
+        if built::ARCHITECTURES.contains(&self.architecture.as_str())
+            && let Some(image) = image(name)
+        {
+            return Ok(image.into());
+        }
+        let (file, compiler) = (self.file(name)?, self.compiler()?);
+        if file.code.get().is_none()
+            && !compiler.has(name, &expand(file.source), &self.architecture)
+        {
+            self.compile_ahead(compiler);
+        }
+        match code(file, compiler, &self.architecture) {
+            Ok(code) => Ok(code.into()),
+            Err(text) => Err(Error::device(text.clone())),
+        }
+    }
+
+    /// The same compiled anew: a file on disk may be damaged, a driver older than what is built in.
+    ///
+    /// # Errors
+    /// As [`Images::get`].
+    pub fn renew(&self, name: &str) -> Result<Vec<u8>> {
+        let source = expand(self.file(name)?.source);
+        Ok(self.compiler()?.compile(name, &source, &self.architecture)?.cubin)
+    }
+
+    fn file(&self, name: &str) -> Result<&File> {
+        let file = self.files.iter().find(|file| file.name == name);
+        file.ok_or_else(|| Error::device(format!("cuda: no kernel file {name}")))
+    }
+
+    fn compiler(&self) -> Result<&Compiler> {
+        self.compiler.as_ref().map_err(|text| Error::device(text.clone()))
+    }
+
+    fn compile_ahead(&self, compiler: &Compiler) {
+        if self.ahead.replace(true) {
+            return;
+        }
+        let others = std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1);
+        let next = Arc::new(AtomicUsize::new(0));
+        for _ in 0..others {
+            let (files, compiler) = (self.files.clone(), compiler.clone());
+            let (architecture, next) = (self.architecture.clone(), next.clone());
+            // Whoever wants a file that is under way waits for it.
+            let work = move || {
+                while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let _ = code(file, &compiler, &architecture);
+                }
+            };
+            if let Err(error) = std::thread::Builder::new().name("kernels".into()).spawn(work) {
+                tracing::debug!(%error, "no thread compiles ahead");
+            }
+        }
+    }
+}
+
+fn code<'a>(
+    file: &'a File,
+    compiler: &Compiler,
+    architecture: &str,
+) -> &'a std::result::Result<Vec<u8>, String> {
+    file.code.get_or_init(|| {
+        let code = compiler.cached(file.name, &expand(file.source), architecture);
+        code.map_err(|error| error.to_string())
+    })
+}

@@ -1,0 +1,104 @@
+//! What the host promises, on the device, where there is one: nothing stays behind, what does not fit is named.
+
+use bytes::Bytes;
+use std::ops::Range;
+use std::rc::Rc;
+use whipsnake_core::backend::{Backend, Memory};
+use whipsnake_core::error::{Error, Result};
+use whipsnake_core::tensor::DType;
+use whipsnake_core::weight::{Format, LocalFuture, Plane, Source, StoredPart, StoredWeight};
+use whipsnake_cuda::{Cuda, Options, devices};
+
+/// The back end answers without an event loop.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    loop {
+        if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+    }
+}
+
+fn open() -> Option<Cuda> {
+    if let Some(reason) = &devices()[0].refused {
+        println!("skipped: {reason}");
+        return None;
+    }
+    Some(Cuda::with_options(0, Options::F32).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Serves zeros up to a place, then fails, as a disk does.
+struct Broken(u64);
+
+impl Source for Broken {
+    fn read(&self, _file: usize, range: Range<u64>) -> LocalFuture<'_, Result<Bytes>> {
+        let answer = if range.end <= self.0 {
+            Ok(vec![0; (range.end - range.start) as usize].into())
+        } else {
+            Err(Error::device("the disk broke"))
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+#[test]
+fn a_failed_load_frees_the_device() {
+    let Some(cuda) = open() else { return };
+    let (rows, cols) = (16 << 10, 32 << 10);
+    let bytes = (rows * cols) as u64;
+    // Two experts of 512 MiB; the second breaks off half way.
+    let part = |index: u64| StoredPart {
+        name: format!("w.{index}"),
+        data: Plane {
+            source: Rc::new(Broken(bytes + bytes / 2)),
+            file: 0,
+            range: index * bytes..(index + 1) * bytes,
+        },
+        scales: None,
+        scale: 1.0,
+    };
+    let weight = StoredWeight {
+        name: "w".into(),
+        rows,
+        cols,
+        format: Format::Fp8,
+        parts: vec![part(0), part(1)],
+    };
+    let (held, before) = (cuda.ledger(), devices()[0].free);
+    let error = block_on(cuda.load(&weight)).err().expect("a refusal");
+    assert_eq!(error.to_string(), "the disk broke");
+    assert_eq!(cuda.ledger(), held);
+    // Memory goes back in stream order: a read waits for the stream.
+    let word = cuda.tensor(1, 1, DType::U32, Memory::Scratch, "word").expect("it fits");
+    block_on(cuda.read(&word)).expect("a read");
+    let lost = before.saturating_sub(devices()[0].free);
+    assert!(lost < 64 << 20, "{lost} bytes stay behind");
+}
+
+#[test]
+fn what_does_not_fit_is_named_with_what_is_missing() {
+    let Some(cuda) = open() else { return };
+    let want = devices()[0].memory as usize + (1 << 30);
+    let error = cuda.allocate(want, Memory::Kv, "layer 3 keys").err().expect("a refusal");
+    let text = error.to_string();
+    let number = |before: &str, after: &str| -> usize {
+        let rest = text.split_once(before).expect(before).1;
+        rest.split_once(after).expect(after).0.parse().expect("a number")
+    };
+    assert!(text.starts_with("cuda: out of device memory: layer 3 keys needs "), "{text}");
+    let (needs, free) = (number("needs ", " bytes"), number("bytes, ", " are free"));
+    assert_eq!(needs, want.next_multiple_of(256));
+    assert_eq!(number("free, ", " too few"), needs - free);
+    assert_eq!(cuda.ledger().kv, 0);
+}
+
+#[test]
+fn a_window_wider_than_the_staging_memory_reads_back_as_written() {
+    let Some(cuda) = open() else { return };
+    let whole = cuda.tensor(3, 5 << 20, DType::F32, Memory::Scratch, "whole").expect("it fits");
+    let window = whole.columns(4, (5 << 20) - 12);
+    let bytes: Vec<u8> = (0..3 * window.cols() * 4).map(|i| (i / 3 * 7) as u8).collect();
+    cuda.write(&window, &bytes).expect("a write");
+    assert!(block_on(cuda.read(&window)).expect("a read") == bytes);
+}
