@@ -8,7 +8,8 @@ use whipsnake_core::tensor::DType;
 use whipsnake_cuda::{Cuda, Options as CudaOptions};
 use whipsnake_wgpu::{Options as WgpuOptions, Wgpu};
 
-use crate::args::{BackendArgs, BackendChoice, Precision};
+use crate::args::{BackendArgs, BackendChoice, Kv, Precision};
+use crate::failure::Hinted;
 
 /// Work for a back end whose type is only known once the devices were probed.
 pub trait BackendTask {
@@ -30,7 +31,7 @@ pub fn on_backend<T: BackendTask>(
     match args.backend {
         BackendChoice::Cuda => task.run(cuda(args)?),
         BackendChoice::Wgpu => task.run(wgpu(args)?),
-        BackendChoice::Cpu => task.run(cpu()),
+        BackendChoice::Cpu => task.run(cpu(args)?),
         BackendChoice::Auto => automatic(args, quiet, task),
     }
 }
@@ -58,12 +59,23 @@ fn automatic<T: BackendTask>(
     if !quiet {
         eprintln!("running on the CPU: no GPU is usable here (`whipsnake devices` says why)");
     }
-    task.run(cpu())
+    task.run(cpu(args)?)
 }
 
-fn cpu() -> Cpu {
+fn cpu(args: &BackendArgs) -> anyhow::Result<Cpu> {
+    wants_f32("cpu", args)?;
     join_thread_pool();
-    Cpu::new()
+    Ok(Cpu::new())
+}
+
+/// Keys and values are f32 on every back end but CUDA.
+fn wants_f32(backend: &str, args: &BackendArgs) -> anyhow::Result<()> {
+    match args.kv {
+        None | Some(Kv::F32) => Ok(()),
+        Some(_) => Err(Hinted::new(format!("--kv: {backend} keeps keys and values in f32"))
+            .hint("--backend cuda, or leave --kv out")
+            .into()),
+    }
 }
 
 /// The CUDA device that `args` ask for.
@@ -72,6 +84,11 @@ pub fn cuda(args: &BackendArgs) -> anyhow::Result<Cuda> {
         None => 0,
         Some(name) => cuda_ordinal(name)?,
     };
+    Ok(Cuda::with_options(ordinal, cuda_options(args))?)
+}
+
+/// How the options want the CUDA back end.
+pub fn cuda_options(args: &BackendArgs) -> CudaOptions {
     let options = match args.precision {
         Precision::Auto => CudaOptions::default(),
         Precision::F32 => CudaOptions::F32,
@@ -79,7 +96,13 @@ pub fn cuda(args: &BackendArgs) -> anyhow::Result<Cuda> {
             CudaOptions { activations: DType::BF16, kv: DType::BF16, ..CudaOptions::default() }
         }
     };
-    Ok(Cuda::with_options(ordinal, options)?)
+    let kv = match args.kv {
+        None => options.kv,
+        Some(Kv::F32) => DType::F32,
+        Some(Kv::Bf16) => DType::BF16,
+        Some(Kv::Fp8) => DType::F8E4M3,
+    };
+    CudaOptions { kv, ..options }
 }
 
 /// The CUDA device of a number or a part of its name.
@@ -94,8 +117,9 @@ fn cuda_ordinal(selector: &str) -> anyhow::Result<usize> {
         .with_context(|| format!("no CUDA device matches {selector:?}; try `whipsnake devices`"))
 }
 
-fn wgpu(args: &BackendArgs) -> Result<Wgpu> {
-    Wgpu::open(&wgpu_options(args)?)
+fn wgpu(args: &BackendArgs) -> anyhow::Result<Wgpu> {
+    wants_f32("wgpu", args)?;
+    Ok(Wgpu::open(&wgpu_options(args)?)?)
 }
 
 /// How the options and the variable `WHIPSNAKE_WGPU` want the portable back end.

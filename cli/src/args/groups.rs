@@ -29,6 +29,20 @@ pub struct BackendArgs {
     /// How activations, keys and values are kept on a device that has the choice
     #[arg(long, value_enum, default_value_t)]
     pub precision: Precision,
+    /// How keys and values are kept, where not as the precision says: for CUDA
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub kv: Option<Kv>,
+}
+
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kv {
+    /// Four bytes a number
+    F32,
+    /// Two
+    Bf16,
+    /// One: a long context in half the memory, at three bits of mantissa
+    Fp8,
 }
 
 /// How activations, keys and values are kept. Sums are always f32.

@@ -6,10 +6,11 @@ use whipsnake_core::cpu::Cpu;
 use whipsnake_core::plan::{Plan, Request, bytes};
 use whipsnake_wgpu::Verdict;
 
-use crate::args::{BackendChoice, PlanArgs};
+use crate::args::{BackendArgs, BackendChoice, PlanArgs};
 use crate::memory::available_memory;
 use crate::output::Output;
 use crate::runtime::{self, Model};
+use crate::select::cuda_options;
 
 /// Context of a plan where the user does not say: what a chat uses, not all that the model could.
 const DEFAULT_CONTEXT: usize = 16 << 10;
@@ -24,7 +25,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let dims = runtime::dims(&checkpoint, Some(context), args.slots, runtime::STEP_ROWS);
     let mut output = Output::stdout();
     let mut plans = Vec::new();
-    for (backend, policy) in policies(args.backend.backend) {
+    for (backend, policy) in policies(&args.backend) {
         plans.push((backend, Plan::new(&checkpoint, Request { policy, dims, widen: args.widen })?));
     }
     if args.json {
@@ -44,11 +45,11 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
 }
 
 /// The back ends that are priced, with the choices that shape their buffers.
-fn policies(choice: BackendChoice) -> Vec<(&'static str, Policy)> {
+fn policies(args: &BackendArgs) -> Vec<(&'static str, Policy)> {
     let cpu = ("cpu", Cpu::new().policy());
     let wgpu = ("wgpu", whipsnake_wgpu::POLICY);
-    let cuda = ("cuda", whipsnake_cuda::Options::default().policy());
-    match choice {
+    let cuda = ("cuda", cuda_options(args).policy());
+    match args.backend {
         BackendChoice::Auto => vec![cuda, wgpu, cpu],
         BackendChoice::Cuda => vec![cuda],
         BackendChoice::Wgpu => vec![wgpu],
