@@ -1,7 +1,7 @@
 //! The shapes of Nemotron 3 Nano 30B-A3B.
 
 use super::data::Data;
-use super::{Bench, Floor, Timed};
+use super::{Bench, Floor, Timed, fused};
 use crate::backend::Memory;
 use crate::conformance::Fill;
 use crate::error::Result;
@@ -9,18 +9,28 @@ use crate::ops::*;
 use crate::tensor::{DType, Tensor};
 use crate::weight::Format;
 
-const HIDDEN: usize = 2688;
+pub(super) const HIDDEN: usize = 2688;
 const HEADS: usize = 64;
 const HEAD_DIM: usize = 64;
 const STATE: usize = 128;
-const GROUPS: usize = 8;
-const INNER: usize = HEADS * HEAD_DIM;
-const CONV: usize = INNER + 2 * GROUPS * STATE;
-const IN_PROJ: usize = INNER + CONV + HEADS;
-const EXPERTS: usize = 128;
-const EXPERT: usize = 1856;
-const TOP_K: usize = 6;
+pub(super) const GROUPS: usize = 8;
+pub(super) const INNER: usize = HEADS * HEAD_DIM;
+pub(super) const CONV: usize = INNER + 2 * GROUPS * STATE;
+pub(super) const IN_PROJ: usize = INNER + CONV + HEADS;
+pub(super) const EXPERTS: usize = 128;
+pub(super) const EXPERT: usize = 1856;
+pub(super) const TOP_K: usize = 6;
 const VOCABULARY: usize = 131_072;
+
+/// How the router chooses.
+pub(super) const RULE: RouteRule = RouteRule {
+    score: Score::Sigmoid,
+    top_k: TOP_K,
+    groups: 1,
+    top_groups: 1,
+    normalise: Some(1e-20),
+    scale: 2.5,
+};
 
 /// Bytes of operands that are gone from the cache by the time they are met again.
 const CACHE: usize = 160 << 20;
@@ -33,16 +43,22 @@ pub(super) async fn run<B: Timed>(bench: &mut Bench<'_, B>) -> Result<()> {
     products(bench, &mut data).await?;
     routers(bench, &mut data).await?;
     experts(bench, &mut data).await?;
+    fused::run(bench, &mut data).await?;
     attentions(bench, &mut data).await?;
     tokens(bench, &mut data).await
 }
 
 /// How many sets of operands of so many bytes outgrow the cache.
-fn sets(bytes: usize) -> usize {
+pub(super) fn sets(bytes: usize) -> usize {
     (CACHE / bytes.max(1)).clamp(1, 12)
 }
 
-fn output<B: Timed>(device: &B, rows: usize, cols: usize, dtype: DType) -> Result<Tensor<B>> {
+pub(super) fn output<B: Timed>(
+    device: &B,
+    rows: usize,
+    cols: usize,
+    dtype: DType,
+) -> Result<Tensor<B>> {
     device.tensor(rows, cols, dtype, Memory::Scratch, "output")
 }
 
@@ -220,14 +236,7 @@ async fn routers<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> 
         let op = MoeRoute {
             logits: data.values(rows, EXPERTS, Fill::Normal(1.0))?,
             bias: Some(data.values(1, EXPERTS, Fill::Normal(0.1))?),
-            rule: RouteRule {
-                score: Score::Sigmoid,
-                top_k: TOP_K,
-                groups: 1,
-                top_groups: 1,
-                normalise: Some(1e-20),
-                scale: 2.5,
-            },
+            rule: RULE,
             ids: output(device, rows, TOP_K, DType::U32)?,
             weights: output(device, rows, TOP_K, DType::F32)?,
         };

@@ -5,6 +5,7 @@
 
 mod cases;
 mod data;
+mod fused;
 mod peers;
 
 use crate::backend::Backend;
@@ -83,7 +84,7 @@ impl std::fmt::Display for Row {
         let Self { op, shape, microseconds, floor_microseconds, rate, unit, share, peer } = self;
         write!(
             f,
-            "{op:14} {shape:40} {microseconds:9.2} us  floor {floor_microseconds:8.2} us  {:5.1} %  {rate:8.0} {unit}",
+            "{op:17} {shape:40} {microseconds:9.2} us  floor {floor_microseconds:8.2} us  {:5.1} %  {rate:8.0} {unit}",
             100.0 * share
         )?;
         match peer {
