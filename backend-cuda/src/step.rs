@@ -7,6 +7,10 @@ use std::rc::Rc;
 use whipsnake_core::backend::StepKey;
 use whipsnake_core::error::{Error, Result};
 
+/// Steps that are remembered: more than the shapes that decoding meets, which come back, while prompts bring new ones for
+/// as long as a program runs.
+const MOST: usize = 512;
+
 /// What is known of a step.
 pub(crate) enum Recorded {
     /// It ran eagerly: kernels are loaded, workspaces have their size.
@@ -36,6 +40,10 @@ impl Cuda {
             }
         }
         if !self.steps().contains_key(&key) {
+            if self.steps().len() == MOST {
+                self.driver().synchronize()?;
+                self.steps_mut().clear();
+            }
             encode()?;
             self.steps_mut().insert(key, Recorded::Once);
             return Ok(());

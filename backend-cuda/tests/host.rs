@@ -3,8 +3,10 @@
 use bytes::Bytes;
 use std::ops::Range;
 use std::rc::Rc;
-use whipsnake_core::backend::{Backend, Memory};
+use whipsnake_core::backend::{Backend, Memory, StepKey};
 use whipsnake_core::error::{Error, Result};
+use whipsnake_core::ops::Scale;
+use whipsnake_core::step::Step;
 use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::{Format, LocalFuture, Plane, Source, StoredPart, StoredWeight};
 use whipsnake_cuda::{Cuda, Options, devices};
@@ -101,4 +103,25 @@ fn a_window_wider_than_the_staging_memory_reads_back_as_written() {
     let bytes: Vec<u8> = (0..3 * window.cols() * 4).map(|i| (i / 3 * 7) as u8).collect();
     cuda.write(&window, &bytes).expect("a write");
     assert!(block_on(cuda.read(&window)).expect("a read") == bytes);
+}
+
+#[test]
+fn steps_of_ever_new_shapes_run_and_are_forgotten() {
+    let Some(cuda) = open() else { return };
+    let x = cuda.tensor(1, 1, DType::F32, Memory::Scratch, "x").expect("it fits");
+    let (before, mut want) = (devices()[0].free, 1.0f32);
+    cuda.write(&x, bytemuck::bytes_of(&want)).expect("a write");
+    for key in 0..3000 {
+        // Eager, captured, replayed.
+        for _ in 0..3 {
+            let factor = if key % 2 == 0 { 0.5 } else { 2.0 };
+            let op = Scale { x: x.clone(), factor };
+            cuda.run_step(StepKey(key), &mut || Step::new(&cuda).run(&op)).expect("a step");
+            want *= factor;
+        }
+    }
+    let bytes = block_on(cuda.read(&x)).expect("a read");
+    assert_eq!(bytemuck::pod_read_unaligned::<f32>(&bytes), want);
+    let lost = before.saturating_sub(devices()[0].free);
+    assert!(lost < 256 << 20, "{lost} bytes stay behind");
 }
