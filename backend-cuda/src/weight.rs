@@ -1,7 +1,8 @@
 //! Weights on the device: the stored bytes, experts one after the other, nothing widened.
 //!
 //! Planes: the elements, the f32 scale of each matrix, the block scales where the format has them. NVFP4 codes are
-//! reordered inside every 8 columns by `kernels/common_load.cu`, so that one shift and one mask give two neighbours.
+//! reordered inside every 8 columns by `kernels/common_load.cu`, so that one shift and one mask give two neighbours; block
+//! scales keep no sign.
 
 use crate::cuda::Cuda;
 use crate::driver::{Block, Shape};
@@ -51,7 +52,7 @@ impl Cuda {
             }
         }
         if format == Format::Nvfp4 {
-            self.reorder(&planes[0], data_bytes * experts)?;
+            self.reorder(&planes, scale_bytes * experts)?;
         }
         Ok(Weight { name: stored.name.clone(), rows, cols, experts, format, planes, scales })
     }
@@ -83,11 +84,11 @@ impl Cuda {
         self.staging().upload(block, bytes)
     }
 
-    fn reorder(&self, codes: &CudaBuffer, bytes: usize) -> Result<()> {
-        let words = bytes as u64 / 4;
+    fn reorder(&self, planes: &[CudaBuffer], blocks: usize) -> Result<()> {
+        let blocks = blocks as u64;
         let mut args = Args::new();
-        args.push(codes.pointer()).push(words);
-        let shape = Shape { grid: [self.blocks(words, 256), 1, 1], threads: 256, shared: 0 };
+        args.push(planes[0].pointer()).push(planes[2].pointer()).push(blocks);
+        let shape = Shape { grid: [self.blocks(blocks, 256), 1, 1], threads: 256, shared: 0 };
         self.launch("common_load", "load_nvfp4", shape, &mut args)
     }
 }

@@ -8,7 +8,7 @@ const HOPPER: &str = "sm_90a";
 
 /// Most registers of a thread, by part of the kernel's name, first match first. Tiles hold 128 sums a thread and the
 /// scan and attention their state; the last line is what 1,024 threads of a block may use.
-const REGISTERS: [(&str, u32); 15] = [
+const REGISTERS: [(&str, u32); 16] = [
     // 128 sums a thread beside their fragments.
     ("sm90_256", 255),
     // 32 values of state a lane; architectures with other latencies keep more of a chunk in flight.
@@ -20,6 +20,7 @@ const REGISTERS: [(&str, u32); 15] = [
     ("attention_decode_", 192),
     ("ssm_scan_", 192),
     ("matmul_sm90", 128),
+    ("_nvfp4", 128),
     ("matmul_vec", 128),
     ("norm_products_", 128),
     ("gated_norm_matmul", 128),

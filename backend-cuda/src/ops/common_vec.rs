@@ -52,9 +52,13 @@ impl Deal {
             return None;
         }
         let resident = resident(cuda, rows, narrow(shared));
-        // Few tiles are shared out further, so that every warp has some steps.
-        let most = if narrow(count) <= resident { WARPS } else { WARPS / 2 };
-        let splits = most.min((steps + 1).next_power_of_two() / 2).max(1);
+        // Tiles are shared out as leaves fewest blocks idle in the last turn, but so that every warp has some steps.
+        let turns = |splits: usize| {
+            let groups = count.div_ceil(WARPS / splits);
+            groups.div_ceil(resident as usize) * WARPS / splits
+        };
+        let wanted = if turns(WARPS) < turns(WARPS / 2) { WARPS } else { WARPS / 2 };
+        let splits = wanted.min((steps + 1).next_power_of_two() / 2).max(1);
         let groups = narrow(count.div_ceil(WARPS / splits));
         Some(Self { splits: narrow(splits), groups, shared: narrow(shared), resident })
     }

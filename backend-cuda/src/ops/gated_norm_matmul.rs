@@ -1,5 +1,6 @@
 //! A gated norm with the product after it, as one launch for few rows.
 
+use super::common_nvfp4::{self, Deal, padded_rows, row_pitch, sums};
 use super::common_vec::deal;
 use super::{StoreArg, one};
 use crate::cuda::Cuda;
@@ -13,7 +14,10 @@ use whipsnake_core::tensor::DType;
 /// Up to this many rows every block norms for itself; from there on that costs more than a launch.
 const NORMED_HERE: usize = 2;
 
-/// Twin of `GatedProduct` in `kernels/gated_norm_matmul.cu`.
+/// Outputs of an NVFP4 tile.
+const TILE: usize = 8;
+
+/// Twin of `GatedProduct` in `kernels/gated_norm_matmul.cu` and `gated_norm_matmul_nvfp4.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct GatedProduct {
@@ -47,6 +51,11 @@ pub(crate) fn gated_norm_matmul(
     let (Some(deal), true) = (deal(cuda, &matmul.x, matmul.weight), fits) else {
         return Ok(false);
     };
+    let whole = (cols / norm.groups).is_multiple_of(16) && common_nvfp4::takes(cuda, matmul.weight);
+    let spread = Deal::new(matmul.weight.rows.div_ceil(TILE), cuda.multiprocessors());
+    let sums = sums([padded_rows(rows), TILE], spread.runs);
+    let sizes = [row_pitch(TILE, cols), sums];
+    let nvfp4 = spread.shape(cuda, [1, padded_rows(rows)], sizes).filter(|_| whole);
     let product = GatedProduct {
         y: window(&norm.y),
         z: window(&norm.z),
@@ -62,7 +71,16 @@ pub(crate) fn gated_norm_matmul(
         groups: deal.groups,
         splits: deal.splits,
     };
-    let (name, shape) = ("gated_norm_matmul", deal.shape());
-    cuda.launch_early(name, name, shape, &mut one(product))?;
+    let mut args = one(product);
+    match nvfp4 {
+        Some(shape) => {
+            let name = format!("gated_norm_matmul_nvfp4_{}", padded_rows(rows));
+            cuda.launch_early("gated_norm_matmul_nvfp4", &name, shape, &mut args)?;
+        }
+        None => {
+            let name = "gated_norm_matmul";
+            cuda.launch_early(name, name, deal.shape(), &mut args)?;
+        }
+    }
     Ok(true)
 }

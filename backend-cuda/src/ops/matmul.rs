@@ -1,5 +1,6 @@
 //! Linear layers: tensor cores for bf16 activations, the plain form for everything else.
 
+use super::common_nvfp4::{self, Deal, MOST_ROWS, padded_rows, reads, row_pitch, sums};
 use super::common_vec::{deal, tiles};
 use super::matmul_many::matmul_many;
 use super::{GRID_Y, StoreArg, one};
@@ -57,7 +58,7 @@ pub(super) fn vec_warps(inputs: usize, columns: usize) -> u32 {
     narrow(turns.div_ceil(turns.div_ceil(MAX_WARPS)))
 }
 
-/// Twin of `Vec` in `kernels/matmul_vec.cu`.
+/// Twin of `Vec` in `kernels/matmul_vec.cu` and `matmul_nvfp4.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Vec {
@@ -89,9 +90,27 @@ fn few_rows(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
         splits: deal.splits,
         unused: 0,
     };
+    if let Some((outputs, shape)) = spread(cuda, op) {
+        let name = format!("matmul_nvfp4_{outputs}_{}", padded_rows(rows));
+        cuda.launch_early("matmul_nvfp4", &name, shape, &mut one(vec))?;
+        return Ok(true);
+    }
     let shape = deal.shape();
     cuda.launch_early("matmul_vec", &format!("matmul_vec_{}", tiles(rows)), shape, &mut one(vec))?;
     Ok(true)
+}
+
+/// Outputs of a tile and the launch of the NVFP4 form, where it takes the operands.
+fn spread(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Option<(usize, Shape)> {
+    let [rows, cols] = op.x.shape();
+    let fits = rows <= MOST_ROWS && common_nvfp4::takes(cuda, op.weight) && reads(&op.x);
+    // Tiles of 16 spread unevenly where a block has one or two.
+    let outputs = if op.weight.rows > 32 * cuda.multiprocessors() { 16 } else { 8 };
+    let deal = Deal::new(op.weight.rows.div_ceil(outputs), cuda.multiprocessors());
+    let sums = sums([padded_rows(rows), outputs], deal.runs);
+    let sizes = [row_pitch(outputs, cols), sums];
+    let shape = deal.shape(cuda, [1, padded_rows(rows)], sizes).filter(|_| fits)?;
+    Some((outputs, shape))
 }
 
 pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {

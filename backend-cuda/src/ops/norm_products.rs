@@ -1,6 +1,7 @@
 //! A norm with the products and the convolution that wait for it, as one launch for few rows.
 
 use super::common_vec::{Deal, THREADS, WARPS, deal, resident, tiles};
+use super::norm_products_nvfp4::norm_products_nvfp4;
 use super::{function, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
@@ -13,7 +14,7 @@ use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::Format;
 
 /// Products of one launch: the length of `products` in the kernel.
-const MOST: usize = 4;
+pub(super) const MOST: usize = 4;
 
 /// Up to this many rows every block norms for itself; from there on that costs more than a launch.
 const NORMED_HERE: usize = 2;
@@ -31,10 +32,10 @@ struct ProductArg {
     splits: u32,
 }
 
-/// Twin of `Conv` in `kernels/norm_products.cu`.
+/// Twin of `Conv` in `kernels/norm_products.cu` and `norm_products_nvfp4.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct Conv {
+pub(super) struct Conv {
     weight: u64,
     bias: u64,
     state: Window,
@@ -42,7 +43,7 @@ struct Conv {
     places: u64,
     first: u32,
     channels: u32,
-    width: u32,
+    pub width: u32,
     function: u32,
 }
 
@@ -86,7 +87,7 @@ fn argument(cuda: &Cuda, product: &Product<'_, Cuda>) -> Option<(ProductArg, u32
     (*store == Store::Replace).then_some((argument, deal.shared))
 }
 
-fn conv(op: &CausalConv1d<Cuda>, first: &Matmul<'_, Cuda>) -> Option<Conv> {
+pub(super) fn conv(op: &CausalConv1d<Cuda>, first: &Matmul<'_, Cuda>) -> Option<Conv> {
     let start = op.x.offset().checked_sub(first.out.offset())?;
     let inside = op.x.stride() == first.out.stride() && start + op.x.cols() <= first.out.cols();
     let rounded = first.out.dtype() == DType::BF16 && op.x.dtype() == DType::BF16;
@@ -108,6 +109,9 @@ pub(crate) fn norm_products(
     step: &Step<'_, Cuda>,
     op: &NormProducts<'_, Cuda>,
 ) -> Result<bool> {
+    if norm_products_nvfp4(cuda, step, op)? {
+        return Ok(true);
+    }
     let norm = &op.norm;
     let (rows, cols) = (norm.x.rows(), norm.x.cols());
     let fits = norm.out.dtype() == DType::BF16

@@ -1,0 +1,213 @@
+// Streams an NVFP4 weight through a block: the second half of common_nvfp4.cuh.
+//
+// A block takes tiles that lie gridDim.x apart. A warp takes steps that follow each other and copies them itself, STAGES
+// ahead, through a ring of its own in shared memory: it waits for no other warp before the sums are joined. The copies
+// begin before the kernels ahead are done.
+#pragma once
+#include "common_nvfp4.cuh"
+
+// ---- the weight
+
+// A warp's ring of STAGES steps: what it copies, and what it takes out.
+template <int OUTPUTS>
+struct Stream {
+    const u8* first;   // this lane's two pieces of the next step
+    const u8* second;
+    const u8* scales;  // and its word of block scales
+    int pieces, words;  // steps that still have them; `more` for the second piece of 8 outputs
+    int more;
+    u32 at, end;  // in the ring: the oldest step, whose place the next one takes
+
+    __device__ inline explicit Stream(char* ring) {
+        at = shared_address(ring) + threadIdx.x / 32 * (STAGES * STEP);
+        end = at + STAGES * STEP;
+    }
+
+    // Turns to a step of the tile that begins at `output`.
+    __device__ inline void open(const Bank& w, u32 expert, u32 output, u32 step) {
+        constexpr u32 WORDS = 32 / OUTPUTS, PIECES = 64 / OUTPUTS;
+        u32 lane = threadIdx.x % 32, t = lane % 4, word = lane % WORDS;
+        auto line = [&](u32 row) { return u64(expert) * w.rows + min(output + row, w.rows - 1); };
+        first = w.data + line(lane / 4) * (w.cols / 2) + t * 16 + step * (16 * PIECES);
+        second = OUTPUTS == 16 ? w.data + line(lane / 4 + 8) * (w.cols / 2) + t * 16 + step * (16 * PIECES) : first + 64;
+        scales = w.scales + line(lane / WORDS) * (w.cols / 16) + word * 4 + step * (4 * WORDS);
+        auto steps = [&](u32 count, u32 mine, u32 each) { return int((count + each - 1 - mine) / each) - int(step); };
+        pieces = steps(w.cols / 32, t, PIECES);
+        more = OUTPUTS == 16 ? pieces : steps(w.cols / 32, t + 4, PIECES);
+        words = steps(w.cols / 64, word, WORDS);
+    }
+
+    // Queues the next step; an empty one where there is none.
+    __device__ inline void copy(bool there) {
+        if (there) {
+            u32 lane = threadIdx.x % 32;
+            copy_async(at + lane * 16, first, pieces > 0 ? 16 : 0);
+            copy_async(at + 512 + lane * 16, second, (OUTPUTS == 16 ? pieces : more) > 0 ? 16 : 0);
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at + 1024 + lane * 4), "l"(scales),
+                         "r"(words > 0 ? 4 : 0)
+                         : "memory");
+            first += 1024 / OUTPUTS, second += 1024 / OUTPUTS, scales += 128 / OUTPUTS;
+            pieces--, words--, more--;
+        }
+        copy_commit();
+        at += STEP;
+        if (at == end) at -= STAGES * STEP;
+    }
+
+    // The oldest step, into registers: two pieces of codes, and their blocks' scales.
+    __device__ inline void take(uint4* codes, u32* blocks) const {
+        u32 lane = threadIdx.x % 32, base = at + lane * 16;
+        u32 scale = at + 1024 + lane / 4 * (128 / OUTPUTS) + lane % 4 * 2;
+        copy_wait<STAGES - 1>();
+        __syncwarp();
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(codes[h].x), "=r"(codes[h].y), "=r"(codes[h].z), "=r"(codes[h].w)
+                         : "r"(base + h * 512)
+                         : "memory");
+            asm volatile("{.reg .u16 v; ld.shared.u16 v, [%1]; cvt.u32.u16 %0, v;}"
+                         : "=r"(blocks[h])
+                         : "r"(scale + h * (OUTPUTS == 16 ? 64 : 8))
+                         : "memory");
+        }
+    }
+};
+
+// ---- a block's work
+
+// Steps along rows of one tile that a warp takes one after the other.
+struct Run {
+    u32 steps, x, tile;  // `x`: where their columns are staged
+};
+
+// Copies a warp's steps ahead. SOURCE tells a warp's runs: `runs`, `run(i)`, `open(stream, i)`.
+template <int OUTPUTS, class SOURCE>
+struct Feed {
+    const SOURCE& source;
+    Stream<OUTPUTS> stream;
+    u32 run = ALL, left = 0;
+
+    __device__ inline Feed(const SOURCE& from, char* ring) : source(from), stream(ring) {}
+
+    // Goes on to the next run that has steps.
+    __device__ inline void turn() {
+        while (left == 0 && ++run < source.runs) {
+            left = source.run(run).steps;
+            if (left > 0) source.open(stream, run);
+        }
+    }
+
+    // Queues one step, an empty one behind the last.
+    __device__ inline void next() {
+        stream.copy(left > 0);
+        if (left > 0 && --left == 0) turn();
+    }
+
+    // Fills the ring.
+    __device__ inline void prime() {
+        turn();
+#pragma unroll 1
+        for (int i = 0; i < STAGES; i++) next();
+    }
+};
+
+// Sums by [tiles, WARPS, NT, OUTPUTS]; a warp need not have a part of every tile.
+template <int OUTPUTS, int NT>
+struct Sums {
+    float* data;
+    u32 tiles;
+
+    __device__ inline float* of(u32 tile, u32 warp) const { return data + (tile * WARPS + warp) * (NT * OUTPUTS); }
+    __device__ inline void clear() const {
+        float4* fours = reinterpret_cast<float4*>(data);
+        for (u32 i = threadIdx.x; i < tiles * (WARPS * NT * OUTPUTS / 4); i += THREADS) fours[i] = make_float4(0, 0, 0, 0);
+    }
+    // The sum for an output of a tile.
+    __device__ inline float joined(u32 tile, u32 row, u32 output) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (u32 warp = 0; warp < WARPS; warp++) sum += of(tile, warp)[row * OUTPUTS + output];
+        return sum;
+    }
+};
+
+// Runs through all steps and leaves their sums, which have been cleared, after a barrier.
+template <int OUTPUTS, int NT, class SOURCE>
+__device__ inline void multiply(Feed<OUTPUTS, SOURCE>& feed, const Staging& staging, const Sums<OUTPUTS, NT>& all) {
+    const SOURCE& source = feed.source;
+    u32 lane = threadIdx.x % 32;
+    Reader x(staging);
+    Tables tables;
+#pragma unroll 1
+    for (u32 i = 0; i < source.runs; i++) {
+        Run run = source.run(i);
+        float sums[NT][OUTPUTS / 8] = {};
+#pragma unroll 1
+        for (; run.steps > 0; run.steps--, run.x += SPAN<OUTPUTS>) {
+            uint4 codes[2];
+            u32 blocks[2];
+            feed.stream.take(codes, blocks);
+            meet<OUTPUTS, NT>(tables, codes, blocks, x, run.x, staging.pitch, sums);
+            __syncwarp();
+            feed.next();
+        }
+        float* out = all.of(run.tile, threadIdx.x / 32) + lane / 4;
+#pragma unroll
+        for (int r = 0; r < NT; r++) {
+#pragma unroll
+            for (int k = 0; k < OUTPUTS / 8; k++) {
+                float v = sums[r][k] + __shfl_xor_sync(ALL, sums[r][k], 1);
+                v += __shfl_xor_sync(ALL, v, 2);
+                if (lane % 4 == 0) out[r * OUTPUTS + 8 * k] = v;
+            }
+        }
+    }
+    copy_wait<0>();
+    __syncthreads();
+}
+
+// `count` tiles of `length` steps: each warp takes as many steps, one after the other, over the end of a tile too.
+struct Deal {
+    u32 length, first, last;  // first and last of this warp
+    u32 runs, tile;           // the tile of its first run
+
+    // This warp's, kept in shared memory: registers are for the steps.
+    static __device__ inline const Deal& of(u32 count, u32 steps) {
+        __shared__ Deal deals[WARPS];
+        Deal& deal = deals[threadIdx.x / 32];
+        u32 each = (count * steps + WARPS - 1) / WARPS, first = min(threadIdx.x / 32 * each, count * steps);
+        u32 last = min(first + each, count * steps), tile = first / steps;
+        if (threadIdx.x % 32 == 0) deal = {steps, first, last, first < last ? (last - 1) / steps - tile + 1 : 0, tile};
+        __syncwarp();
+        return deal;
+    }
+    __device__ inline u32 step(u32 i) const { return i == 0 ? first - tile * length : 0; }
+    __device__ inline Run run(u32 i, u32 span) const {
+        u32 at = max(first, (tile + i) * length);
+        return {min((tile + i + 1) * length, last) - at, step(i) * span, tile + i};
+    }
+};
+
+// Tiles of one matrix, gridDim.x apart.
+template <int OUTPUTS>
+struct Tiles {
+    const Bank& w;
+    u32 expert, count;
+    const Deal& deal;
+    u32 runs;
+
+    static __device__ inline u32 mine(u32 rows) {
+        u32 tiles = (rows + OUTPUTS - 1) / OUTPUTS;
+        return tiles > blockIdx.x ? (tiles - blockIdx.x - 1) / gridDim.x + 1 : 0;
+    }
+    __device__ inline Tiles(const Bank& weight, u32 of)
+        : w(weight), expert(of), count(mine(w.rows)),
+          deal(Deal::of(count, (w.cols + COLUMNS<OUTPUTS> - 1) / COLUMNS<OUTPUTS>)), runs(deal.runs) {}
+    __device__ inline u32 output(u32 tile) const { return (blockIdx.x + tile * gridDim.x) * OUTPUTS; }
+    __device__ inline Run run(u32 i) const { return deal.run(i, SPAN<OUTPUTS>); }
+    template <class STREAM>
+    __device__ inline void open(STREAM& stream, u32 i) const {
+        stream.open(w, expert, output(deal.tile + i), deal.step(i));
+    }
+};
