@@ -2,6 +2,7 @@
 
 use crate::driver::{Driver, Shape, checked};
 use crate::images::Images;
+use crate::switches::on;
 use bytemuck::Pod;
 use cudarc::driver::sys;
 use std::cell::RefCell;
@@ -178,6 +179,9 @@ impl Kernels {
         if !functions.contains_key(name) {
             let raw = self.driver.function(self.module(file)?, name)?;
             let fixed = self.driver.fixed_shared(raw)?;
+            if early && self.overlaps && on("carveout") {
+                self.driver.prefer_shared(raw)?;
+            }
             functions.insert(name.to_string(), Function { raw, shared: (48 << 10) - fixed });
         }
         let function = functions
