@@ -21,10 +21,10 @@ pub(super) const MOST_ROWS: usize = 8;
 /// Shared memory of a block, on Hopper and elsewhere.
 const MOST_SHARED: [u32; 2] = [224 << 10, 96 << 10];
 
-/// Whether the kernels take the weight: block scales are whole words of a row.
-pub(super) fn takes(cuda: &Cuda, weight: &Weight<Cuda>) -> bool {
+/// Whether kernel file `file` is on and takes the weight: block scales are whole words of a row.
+pub(super) fn takes(cuda: &Cuda, file: &str, weight: &Weight<Cuda>) -> bool {
     let fits = weight.format == Format::Nvfp4 && weight.cols.is_multiple_of(64);
-    fits && cuda.tuned() && on("nvfp4")
+    fits && cuda.tuned() && on(file) && on("nvfp4")
 }
 
 /// Whether the kernels take rows of bf16.

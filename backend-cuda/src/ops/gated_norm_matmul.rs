@@ -51,7 +51,8 @@ pub(crate) fn gated_norm_matmul(
     let (Some(deal), true) = (deal(cuda, &matmul.x, matmul.weight), fits) else {
         return Ok(false);
     };
-    let whole = (cols / norm.groups).is_multiple_of(16) && common_nvfp4::takes(cuda, matmul.weight);
+    let whole = (cols / norm.groups).is_multiple_of(16)
+        && common_nvfp4::takes(cuda, "gated_norm_matmul_nvfp4", matmul.weight);
     let spread = Deal::new(matmul.weight.rows.div_ceil(TILE), cuda.multiprocessors());
     let sums = sums([padded_rows(rows), TILE], spread.runs);
     let sizes = [row_pitch(TILE, cols), sums];

@@ -103,7 +103,8 @@ fn few_rows(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
 /// Outputs of a tile and the launch of the NVFP4 form, where it takes the operands.
 fn spread(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Option<(usize, Shape)> {
     let [rows, cols] = op.x.shape();
-    let fits = rows <= MOST_ROWS && common_nvfp4::takes(cuda, op.weight) && reads(&op.x);
+    let fits =
+        rows <= MOST_ROWS && common_nvfp4::takes(cuda, "matmul_nvfp4", op.weight) && reads(&op.x);
     // Tiles of 16 spread unevenly where a block has one or two.
     let outputs = if op.weight.rows > 32 * cuda.multiprocessors() { 16 } else { 8 };
     let deal = Deal::new(op.weight.rows.div_ceil(outputs), cuda.multiprocessors());

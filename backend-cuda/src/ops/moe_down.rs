@@ -98,7 +98,7 @@ fn spread(
     shared: Option<&Matmul<'_, Cuda>>,
     rows: usize,
 ) -> Option<Shape> {
-    let takes = |x, weight| common_nvfp4::takes(cuda, weight) && reads(x);
+    let takes = |x, weight| common_nvfp4::takes(cuda, "moe_down_nvfp4", weight) && reads(x);
     let fits = takes(&down.x, down.weight) && shared.is_none_or(|s| takes(&s.x, s.weight));
     let each = narrow(down.ids.cols()) * row_pitch(TILE, down.weight.cols);
     let pitch = each + shared.map_or(0, |shared| row_pitch(TILE, shared.weight.cols));

@@ -66,7 +66,7 @@ pub(crate) fn moe_up(cuda: &Cuda, _step: &Step<'_, Cuda>, op: &MoeUp<'_, Cuda>) 
     );
     let sums = sums([1, TILE], spread.runs);
     let nvfp4 = spread.shape(cuda, [pairs, 1], [row_pitch(TILE, up.weight.cols), sums]);
-    if let (Some(shape), true) = (nvfp4, takes(cuda, up.weight) && reads(&up.x)) {
+    if let (Some(shape), true) = (nvfp4, takes(cuda, "moe_up_nvfp4", up.weight) && reads(&up.x)) {
         cuda.launch_early("moe_up_nvfp4", "moe_up_nvfp4", shape, &mut one(arguments))?;
         return Ok(true);
     }

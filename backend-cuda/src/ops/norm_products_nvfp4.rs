@@ -52,7 +52,8 @@ struct Arguments {
 fn argument(cuda: &Cuda, product: &Product<'_, Cuda>) -> Option<ProductArg> {
     let matmul = &product.matmul;
     let plain = matmul.weight.format == Format::F32;
-    let fits = matmul.store == Store::Replace && (plain || takes(cuda, matmul.weight));
+    let fits = matmul.store == Store::Replace
+        && (plain || takes(cuda, "norm_products_nvfp4", matmul.weight));
     let (out, activation) = match &product.activate {
         Some(activate) => (&activate.out, function(activate.function)),
         None => (&matmul.out, 0),
