@@ -124,11 +124,16 @@ impl Wgpu {
         if options.demands == Demands::WebGpuDefaults {
             report.features = DeviceFeatures::NONE;
         }
-        let variants = Variants::of(report.kind, &report.features, options.wishes);
+        let limits = match options.demands {
+            Demands::Everything => adapter.limits(),
+            Demands::WebGpuDefaults => wgpu::Limits::default(),
+        };
+        let bytes = limits.max_compute_workgroup_storage_size as usize;
+        let variants = Variants::of(report.kind, &report.features, options.wishes, bytes);
         report.variants = variants.names();
-        let (features, limits) = match options.demands {
-            Demands::Everything => (useful_features(&adapter, variants), adapter.limits()),
-            Demands::WebGpuDefaults => (wgpu::Features::empty(), wgpu::Limits::default()),
+        let features = match options.demands {
+            Demands::Everything => useful_features(&adapter, variants),
+            Demands::WebGpuDefaults => wgpu::Features::empty(),
         };
         let timed = match options.timed {
             Timed::Nothing => wgpu::Features::empty(),

@@ -25,9 +25,19 @@ const SCAN_FOURS: &str = include_str!("../../shaders/common_scan_fours.wgsl");
 /// Norms.
 const NORM: &str = include_str!("../../shaders/common_norm.wgsl");
 /// Products for few rows.
-const VEC: &str = include_str!("../../shaders/common_vec.wgsl");
-/// Their entry `subgroup`, which only some devices take.
-const VEC_SUBGROUP: &str = include_str!("../../shaders/common_vec_subgroup.wgsl");
+const VEC: &str = include_str!("../../shaders/common_unit.wgsl");
+/// Those whose workgroups stage x.
+const VEC_STAGED: &str = include_str!("../../shaders/common_vec.wgsl");
+/// Their entries: `subgroup`, which only some devices take, `main` and `thread`.
+const VEC_ENTRIES: [(&str, &[&str]); 3] = [
+    ("subgroup", &[VEC_STAGED, include_str!("../../shaders/common_vec_subgroup.wgsl")]),
+    ("main", &[VEC_STAGED, include_str!("../../shaders/common_vec_workgroup.wgsl")]),
+    ("thread", &[include_str!("../../shaders/common_vec_thread.wgsl")]),
+];
+/// A convolution behind a product.
+const CONV: &str = include_str!("../../shaders/common_conv.wgsl");
+/// None.
+const NO_CONV: &str = "fn after(row: u32, col: u32, value: f32) {}\n";
 
 /// `(name, what goes before it, its text)`.
 macro_rules! shaders {
@@ -109,6 +119,11 @@ impl Kernel {
         self.entry
     }
 
+    /// Whether it binds more storage buffers than WebGPU promises.
+    pub fn is_wide(&self) -> bool {
+        self.constants.iter().any(|&(name, value)| name == "CONV" && value > 0)
+    }
+
     /// The whole WGSL text: constants, shared parts, the shader itself.
     pub fn source(&self) -> String {
         let shader = SHADERS.iter().find(|s| s.name == self.shader);
@@ -127,8 +142,13 @@ impl Kernel {
             let fours = self.constants.contains(&("ALIGNED", 1));
             text.push_str(if fours { SCAN_FOURS } else { SCAN_RAGGED });
         }
-        if self.entry == "subgroup" {
-            text.push_str(VEC_SUBGROUP);
+        if self.shader == "norm_matmul" {
+            text.push_str(if self.is_wide() { CONV } else { NO_CONV });
+        }
+        if shader.includes.contains(&VEC) {
+            let entry = VEC_ENTRIES.iter().find(|(name, _)| *name == self.entry);
+            let (_, parts) = entry.expect("hosts name entries of the table");
+            parts.iter().for_each(|part| text.push_str(part));
         }
         text.push_str(shader.text);
         text

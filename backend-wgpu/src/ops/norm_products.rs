@@ -1,0 +1,34 @@
+//! A norm with the products and the convolution that wait for it: a dispatch a product where rows are few.
+
+use super::norm_matmul::{Normed, takes_conv};
+use crate::Wgpu;
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::NormProducts;
+use whipsnake_core::step::{FusedOp, Step};
+
+pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormProducts<'_, Wgpu>) -> Result<()> {
+    let gpu = step.backend();
+    let conv = op.conv.as_ref();
+    let inside = |conv| op.products.first().is_some_and(|p| takes_conv(gpu, conv, &p.matmul));
+    let fused = conv.filter(|conv| inside(conv));
+    let products: Option<Vec<_>> = (op.products.iter().enumerate())
+        .map(|(index, product)| {
+            let one = Normed {
+                norm: &op.norm,
+                matmul: &product.matmul,
+                activate: product.activate.as_ref(),
+                conv: fused.filter(|_| index == 0),
+                keep: op.keep && index == 0,
+            };
+            one.unit().map(|unit| (one, unit))
+        })
+        .collect();
+    let Some(products) = products.filter(|list| !list.is_empty()) else {
+        return op.unfused(step);
+    };
+    products.iter().try_for_each(|(one, unit)| one.encode(gpu, *unit))?;
+    match conv {
+        Some(conv) if fused.is_none() => step.run(conv),
+        _ => Ok(()),
+    }
+}
