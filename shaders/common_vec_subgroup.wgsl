@@ -1,5 +1,6 @@
 // The products of common_vec where the invocations of a team lie in one subgroup. One workgroup has
-// THREADS / LANES * OUTS outputs. For devices whose subgroups all have SUBGROUP lanes.
+// THREADS / LANES * OUTS outputs; those behind the last are left to `spare(i, width, which, place)`. For devices whose
+// subgroups all have SUBGROUP lanes.
 
 // Squares of a row by subgroup.
 var<workgroup> square_sums: array<f32, ROWS * THREADS / SUBGROUP>;
@@ -19,13 +20,17 @@ fn subgroup(
     @builtin(subgroup_id) which: u32,
     @builtin(subgroup_invocation_id) place: u32,
 ) {
-    let first = begin(flat(group, count), THREADS / LANES * OUTS);
+    let lane = which * SUBGROUP + place;
+    let i = flat(group, count);
+    let width = THREADS / LANES * OUTS;
+    let first = begin(i, width);
     if (first == NONE) {
+        spare(i, width, which, place);
         return;
     }
-    let lane = which * SUBGROUP + place;
     let own = first + lane / LANES * OUTS;
     let part = lane % LANES;
+    let stores = part < OUTS && own + part < params.outputs;
     products(own, part, lane);
     if (NORMED == 1u) {
         for (var r = 0u; r < ROWS; r++) {
@@ -47,7 +52,7 @@ fn subgroup(
                 finish(r, total, lane, THREADS);
             }
         }
-        if (part < OUTS && own + part < params.outputs && r < params.rows) {
+        if (stores && r < params.rows) {
             store(r, own + part, component(four, part), total);
         }
     }

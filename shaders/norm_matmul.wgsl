@@ -2,13 +2,16 @@
 //
 // The gain goes into x as it is staged, its squares are summed on the way and divided out at the end: the norm costs no
 // dispatch of its own. Where `keep` is 1 the first workgroup leaves the normed rows for others. Where CONV is not 0,
-// `after` takes each product before f into a convolution of that width (common_conv.wgsl).
+// `after` takes each product before f into a convolution of that width (common_conv.wgsl). Where RIDER is 1, another
+// product of f32 weights rides along (common_rider.wgsl).
 // Entries and sharing of the work: common_vec.wgsl. f32 accumulation.
 struct Params {
     x: vec2<u32>, norm: vec2<u32>, bias: vec2<u32>, out: vec2<u32>, normed: vec2<u32>,
     taps: vec2<u32>, conv_bias: vec2<u32>, state: vec2<u32>, places: vec2<u32>, conv_out: vec2<u32>,
+    rider_out: vec2<u32>,
     rows: u32, units: u32, outputs: u32, first: u32, biased: u32, kind: u32, keep: u32,
     conv_first: u32, channels: u32, conv_biased: u32, conv_kind: u32,
+    rider_outputs: u32,
     eps: f32, matrix_scale: f32,
 }
 @group(0) @binding(0) var<uniform> params: Params;

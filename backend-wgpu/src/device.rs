@@ -88,6 +88,8 @@ pub struct Wgpu {
     pub(crate) variants: Variants,
     pub(crate) piece_cap: Option<u64>,
     pub(crate) books: Rc<Books>,
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) cache: Option<crate::cache::Cache>,
     pub(crate) pipelines: RefCell<HashMap<Kernel, Rc<Pipeline>>>,
     pub(crate) recorder: RefCell<Recorder>,
     pub(crate) staging: RefCell<Vec<wgpu::Buffer>>,
@@ -158,6 +160,8 @@ impl Wgpu {
         Ok(Self {
             faults: Faults::attach(&device),
             recorder: RefCell::new(Recorder::new(&device)),
+            #[cfg(not(target_arch = "wasm32"))]
+            cache: crate::cache::Cache::open(&device, &adapter.get_info()),
             device,
             queue,
             limits,
@@ -190,7 +194,7 @@ impl Wgpu {
 
 /// Optional features that the variants use.
 fn useful_features(adapter: &wgpu::Adapter, variants: Variants) -> wgpu::Features {
-    let mut useful = wgpu::Features::SUBGROUP;
+    let mut useful = wgpu::Features::SUBGROUP | wgpu::Features::PIPELINE_CACHE;
     if variants.cooperative {
         useful |= wgpu::Features::SHADER_F16 | wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
     }

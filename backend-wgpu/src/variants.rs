@@ -39,6 +39,11 @@ struct Team {
     chunk: usize,
 }
 
+/// Invocations of a workgroup. Each stages x: large ones share it where outputs keep all multiprocessors busy.
+const fn threads(outputs: usize) -> usize {
+    if outputs < 8192 { 128 } else { 256 }
+}
+
 /// Columns of x staged at once, at most.
 const STAGED: usize = 4096;
 
@@ -48,8 +53,7 @@ impl Team {
     fn of(format: Format, rows: usize, outputs: usize, lanes: usize, bytes: usize) -> Self {
         let fours = unit_fours(format);
         let outs = if outputs < 1024 { 1 } else { 4 };
-        // Every workgroup stages x: large ones share it where outputs keep all multiprocessors busy.
-        let threads = if outputs < 8192 { 128 } else { 256 };
+        let threads = threads(outputs);
         // A unit of a narrow format keeps an invocation busy for as long as two of a wide one.
         let depth = if format == Format::Nvfp4 { 1 } else { 2 };
         let units = (bytes / (16 * rows * fours) - 1).min(STAGED / (4 * fours));
@@ -71,7 +75,7 @@ pub(crate) struct Variants {
 }
 
 /// Workgroup memory from which kernels stage more than WebGPU's defaults allow.
-const LARGE: usize = 48 << 10;
+const LARGE: usize = 32 << 10;
 
 impl Variants {
     /// The choice for a kind of device and what it offers; wishes override it where the device can.
@@ -100,6 +104,16 @@ impl Variants {
         Self { reduction, subgroup, cooperative, workgroup_bytes }
     }
 
+    /// Whether teams are subgroups and have much workgroup memory.
+    pub fn is_large(self) -> bool {
+        self.reduction == Reduction::Subgroup && self.workgroup_bytes >= LARGE
+    }
+
+    /// Subgroups of a workgroup of a product for few rows.
+    pub fn subgroups(self, outputs: usize) -> usize {
+        threads(outputs) / self.subgroup.unwrap_or(32) as usize
+    }
+
     /// The kernel of a product for few rows with `outputs` in all, and the outputs of one of its workgroups.
     pub fn vec_kernel(
         self,
@@ -122,8 +136,9 @@ impl Variants {
             (Reduction::Subgroup, Some(size)) => Some(size as usize),
             _ => None,
         };
-        let large = lanes.is_some() && self.workgroup_bytes >= LARGE;
-        let bytes = if large { 34 << 10 } else { 12_700 };
+        // Beside what the choice of experts and sums of squares need.
+        let large = self.workgroup_bytes.saturating_sub(6 << 10).min(34 << 10);
+        let bytes = if self.is_large() { large } else { 12_700 };
         let mut team = Team::of(format, rows, outputs, lanes.unwrap_or(32).min(32), bytes);
         let mut kernel = kernel;
         match lanes {
@@ -156,14 +171,21 @@ impl Variants {
         vec![format!("few rows by {how}"), format!("many rows by {many}")]
     }
 
-    /// One of each reduction, for checks without a device.
-    pub fn all() -> [Self; 3] {
-        [Reduction::Invocation, Reduction::Workgroup, Reduction::Subgroup].map(|reduction| Self {
+    /// One of each reduction, and one with much memory, for checks without a device.
+    pub fn all() -> [Self; 4] {
+        let of = |(reduction, workgroup_bytes)| Self {
             reduction,
             subgroup: Some(32),
             cooperative: true,
-            workgroup_bytes: 16 << 10,
-        })
+            workgroup_bytes,
+        };
+        [
+            (Reduction::Invocation, 16 << 10),
+            (Reduction::Workgroup, 16 << 10),
+            (Reduction::Subgroup, 16 << 10),
+            (Reduction::Subgroup, 48 << 10),
+        ]
+        .map(of)
     }
 }
 

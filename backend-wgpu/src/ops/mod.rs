@@ -26,6 +26,7 @@ pub(crate) mod ssm_scan;
 pub(crate) mod top_k;
 
 use crate::kernel::Kernel;
+use std::collections::HashSet;
 use whipsnake_core::ops::{Activation, Store};
 use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::Format;
@@ -61,6 +62,8 @@ pub fn kernels() -> Vec<Kernel> {
     ] {
         list.extend(more);
     }
+    let mut seen = HashSet::new();
+    list.retain(|kernel| seen.insert(kernel.clone()));
     list
 }
 

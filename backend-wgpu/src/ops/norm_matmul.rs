@@ -7,7 +7,9 @@ use crate::Wgpu;
 use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
 use whipsnake_core::error::Result;
-use whipsnake_core::ops::{Activate, Activation, CausalConv1d, Matmul, NormMatmul, RmsNorm, Store};
+use whipsnake_core::ops::{
+    Activate, Activation, CausalConv1d, Matmul, NormMatmul, Product, RmsNorm, Store,
+};
 use whipsnake_core::step::{FusedOp, Step};
 use whipsnake_core::weight::Format;
 
@@ -16,12 +18,18 @@ const SHADER: &str = "norm_matmul";
 const WITH_CONV: u32 = 12;
 /// Widest convolution: the bound of the op.
 const WIDEST: u32 = 8;
+/// Storage buffers of the kernel with a rider.
+const WITH_RIDER: u32 = 9;
 
 pub(crate) fn kernels() -> Vec<Kernel> {
     let kernels = |format| few_row_kernels(SHADER, format, &[1, 2, 4, 8]);
     let list: Vec<_> = Format::ALL.into_iter().flat_map(kernels).collect();
-    let wide = list.iter().map(|kernel| kernel.clone().with("CONV", 4));
-    list.iter().cloned().chain(wide).collect()
+    let conv = list.iter().map(|kernel| kernel.clone().with("CONV", 4));
+    let of_one = |format| few_row_kernels(SHADER, format, &[1]);
+    let rider = Format::ALL.into_iter().flat_map(of_one);
+    let rider = rider.filter(|kernel| kernel.entry_point() == "subgroup");
+    let rider = rider.map(|kernel| kernel.with("RIDER", 1));
+    list.iter().cloned().chain(conv).chain(rider).collect()
 }
 
 /// One dispatch a piece of a weight.
@@ -30,6 +38,8 @@ pub(super) struct Normed<'o, 'a> {
     pub matmul: &'o Matmul<'a, Wgpu>,
     pub activate: Option<&'o Activate<Wgpu>>,
     pub conv: Option<&'o CausalConv1d<Wgpu>>,
+    /// Another product of f32 weights with the same normed row, by workgroups of its own.
+    pub rider: Option<&'o Matmul<'a, Wgpu>>,
     /// Whether the normed rows are left for others.
     pub keep: bool,
 }
@@ -60,15 +70,25 @@ impl Normed<'_, '_> {
                 .output(out)
                 .output(&norm.out);
             let call = self
-                .convolved(call)
+                .ridden(gpu, self.convolved(call))
                 .sizes([rows, inputs / unit, piece.count, piece.first])
                 .sizes([usize::from(matmul.bias.is_some()), activation_number(function)])
                 .sizes([usize::from(self.keep)])
                 .sizes(self.conv_sizes())
+                .sizes([self.rider.map_or(0, |rider| rider.out.cols())])
                 .floats([norm.eps, matmul.weight.scales[0]]);
-            gpu.dispatch(call, piece.count.div_ceil(outputs))?;
+            let abreast = gpu.variants.subgroups(piece.count);
+            let riding = self.rider.map_or(0, |rider| rider.out.cols().div_ceil(abreast));
+            gpu.dispatch(call, piece.count.div_ceil(outputs) + riding)?;
         }
         Ok(())
+    }
+
+    /// Binds the product that rides along.
+    fn ridden(&self, gpu: &Wgpu, mut call: Call) -> Call {
+        let Some(rider) = self.rider else { return call.sizes([0; 2]) };
+        call.kernel = call.kernel.with("RIDER", 1);
+        call.whole(gpu.pieces(rider.weight)[0].data, false).output(&rider.out)
     }
 
     /// Binds what the convolution needs, or leaves its windows empty.
@@ -104,6 +124,16 @@ pub(super) fn takes_conv(gpu: &Wgpu, conv: &CausalConv1d<Wgpu>, first: &Matmul<'
         && gpu.limits.max_storage_buffers_per_shader_stage >= WITH_CONV
 }
 
+/// Whether a product can ride along with another: f32 weights and one row, on a device of subgroups.
+pub(super) fn rides(gpu: &Wgpu, rider: &Product<'_, Wgpu>, with: &Product<'_, Wgpu>) -> bool {
+    let Matmul { x, weight, bias, store, .. } = &rider.matmul;
+    let single = [weight, with.matmul.weight].iter().all(|weight| gpu.pieces(weight).len() == 1);
+    let plain = bias.is_none() && *store == Store::Replace && rider.activate.is_none();
+    let able =
+        gpu.variants.is_large() && gpu.limits.max_storage_buffers_per_shader_stage >= WITH_RIDER;
+    able && plain && single && x.rows() == 1 && weight.format == Format::F32
+}
+
 pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormMatmul<'_, Wgpu>) -> Result<()> {
     let norm = RmsNorm {
         x: op.x.clone(),
@@ -119,7 +149,14 @@ pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormMatmul<'_, Wgpu>) -> Result
         store: Store::Replace,
         out: op.out.clone(),
     };
-    let one = Normed { norm: &norm, matmul: &matmul, activate: None, conv: None, keep: false };
+    let one = Normed {
+        norm: &norm,
+        matmul: &matmul,
+        activate: None,
+        conv: None,
+        rider: None,
+        keep: false,
+    };
     match one.unit() {
         Some(unit) => one.encode(step.backend(), unit),
         None => op.unfused(step),

@@ -1,6 +1,6 @@
 //! A norm with the products and the convolution that wait for it: a dispatch a product where rows are few.
 
-use super::norm_matmul::{Normed, takes_conv};
+use super::norm_matmul::{Normed, rides, takes_conv};
 use crate::Wgpu;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::NormProducts;
@@ -11,13 +11,20 @@ pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormProducts<'_, Wgpu>) -> Resu
     let conv = op.conv.as_ref();
     let inside = |conv| op.products.first().is_some_and(|p| takes_conv(gpu, conv, &p.matmul));
     let fused = conv.filter(|conv| inside(conv));
-    let products: Option<Vec<_>> = (op.products.iter().enumerate())
+    let (rider, rest) = match &op.products[..] {
+        [rider, with, ..] if conv.is_none() && rides(gpu, rider, with) => {
+            (Some(&rider.matmul), &op.products[1..])
+        }
+        all => (None, all),
+    };
+    let products: Option<Vec<_>> = (rest.iter().enumerate())
         .map(|(index, product)| {
             let one = Normed {
                 norm: &op.norm,
                 matmul: &product.matmul,
                 activate: product.activate.as_ref(),
                 conv: fused.filter(|_| index == 0),
+                rider: rider.filter(|_| index == 0),
                 keep: op.keep && index == 0,
             };
             one.unit().map(|unit| (one, unit))
