@@ -2,12 +2,17 @@
 
 use super::norm_matmul::{Normed, rides, takes_conv};
 use crate::Wgpu;
+use crate::variants::Reduction;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::NormProducts;
 use whipsnake_core::step::{FusedOp, Step};
 
 pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormProducts<'_, Wgpu>) -> Result<()> {
     let gpu = step.backend();
+    if gpu.variants.reduction == Reduction::Invocation && op.products.len() > 1 {
+        // There every output would sum the squares of the row for itself.
+        return op.unfused(step);
+    }
     let conv = op.conv.as_ref();
     let inside = |conv| op.products.first().is_some_and(|p| takes_conv(gpu, conv, &p.matmul));
     let fused = conv.filter(|conv| inside(conv));
