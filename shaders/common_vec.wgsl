@@ -1,228 +1,221 @@
 // Products for few rows: ROWS of them at most (1 to 8), each output's row of the weight read once for all, in whole
 // 16-byte units. f32 accumulation.
 //
+// LANES invocations share OUTS outputs (1, 2 or 4) and take every LANES-th unit of their rows. A unit of a narrow format
+// meets many elements of x, so x is staged in workgroup memory, CHUNK units at a time, its fours in an order in which
+// neighbouring invocations read neighbouring places; and a four of x that was read serves all OUTS outputs.
+//
 // The shader that includes this binds `weight` (units) and `scales` (words), has `rows`, `units` and `outputs` in its
 // parameters, and defines NORMED and
 //   begin(i, width): first output of workgroup i, whose workgroups have `width` outputs each, or NONE;
 //   unit_row(output): where the output's row of the weight begins, in units;
 //   x_four(row, col): four elements of a row of x;
-//   share(row, lane, step): the lane's part of what `store` gets beside the product, where NORMED is 1;
-//   store(row, output, product, extra).
-//
-// LANES invocations share OUTS outputs (1 or 2). A unit of a narrow format meets many elements of x, so neighbouring
-// invocations read x far apart: teams smaller than a subgroup meet in the same lines of the cache.
+//   gain(col): where NORMED is 1, what four elements of x are multiplied by on their way;
+//   store(row, output, product, squares): takes a product and, where NORMED is 1, the sum of squares of the row of x;
+//   finish(row, squares, lane, step): what the first workgroup does beside, where NORMED is 1.
 
-const NONE: u32 = 0xffffffffu;
-
-// Sums for rows 0 to 3 and 4 to 7, of the first and of the second output.
-struct Sums {
-    a: vec4<f32>,
-    a_more: vec4<f32>,
-    b: vec4<f32>,
-    b_more: vec4<f32>,
+// Units of OUTS outputs at one place of their rows, and the E4M3 scales of their two blocks.
+struct Units {
+    a: vec4<u32>,
+    b: vec4<u32>,
+    c: vec4<u32>,
+    d: vec4<u32>,
+    bytes: vec4<u32>,
 }
 
-// E4M3 scales of the two blocks of a unit.
-fn block_bytes(unit: u32) -> u32 {
-    if (FORMAT == NVFP4) {
-        return (scales[unit >> 1u] >> ((unit & 1u) * 16u)) & 0xffffu;
-    }
-    return 0u;
-}
+// One more than an even number: fours of one unit lie in different banks.
+const PITCH: u32 = CHUNK + 1u;
 
-// Eight columns of a row, from four `at`, with a word of E2M1 codes, times 2^-14.
-fn dot_eight(word: u32, row: u32, at: u32) -> f32 {
-    let eight = e2m1_eight(word);
-    return dot(eight[0], x_four(row, at)) + dot(eight[1], x_four(row, at + 1u));
-}
+var<workgroup> staged: array<vec4<f32>, ROWS * FOURS * PITCH>; // [rows, fours of a unit, units of the chunk]
+var<private> sums: array<vec4<f32>, ROWS>; // of the outputs
+var<private> block_sums: array<vec4<f32>, ROWS>; // of the block at hand
+var<private> squares: array<f32, ROWS>; // of what the invocation staged
 
-// A unit with the columns of a row from four `at`. Rows past the last repeat it; nobody stores them.
-fn dot_unit(v: vec4<u32>, bytes: u32, any_row: u32, at: u32) -> f32 {
-    let row = min(any_row, params.rows - 1u);
-    if (FORMAT == F32) {
-        return dot(bitcast<vec4<f32>>(v), x_four(row, at));
-    }
-    if (FORMAT == NVFP4) {
-        let low = dot_eight(v.x, row, at) + dot_eight(v.y, row, at + 2u);
-        let high = dot_eight(v.z, row, at + 4u) + dot_eight(v.w, row, at + 6u);
-        return low * block_scale(bytes & 0xffu) + high * block_scale(bytes >> 8u);
-    }
-    if (FORMAT == FP8) {
-        return dot(e4m3_four(v.x), x_four(row, at)) + dot(e4m3_four(v.y), x_four(row, at + 1u))
-            + dot(e4m3_four(v.z), x_four(row, at + 2u)) + dot(e4m3_four(v.w), x_four(row, at + 3u));
-    }
-    return dot(vec4<f32>(half_pair(v.x), half_pair(v.y)), x_four(row, at))
-        + dot(vec4<f32>(half_pair(v.z), half_pair(v.w)), x_four(row, at + 1u));
-}
-
-// A unit's products with rows 0 to 3; written out, so that no compiler keeps them in memory.
-fn dot_rows(v: vec4<u32>, bytes: u32, at: u32) -> vec4<f32> {
-    var r = vec4<f32>();
-    r.x = dot_unit(v, bytes, 0u, at);
-    if (ROWS > 1u) {
-        r.y = dot_unit(v, bytes, 1u, at);
-    }
-    if (ROWS > 2u) {
-        r.z = dot_unit(v, bytes, 2u, at);
-        r.w = dot_unit(v, bytes, 3u, at);
-    }
-    return r;
-}
-
-// The same with rows 4 to 7.
-fn dot_more(v: vec4<u32>, bytes: u32, at: u32) -> vec4<f32> {
-    if (ROWS <= 4u) {
-        return vec4<f32>();
-    }
-    return vec4<f32>(
-        dot_unit(v, bytes, 4u, at),
-        dot_unit(v, bytes, 5u, at),
-        dot_unit(v, bytes, 6u, at),
-        dot_unit(v, bytes, 7u, at),
-    );
-}
-
-// Products of two neighbouring outputs over units lane, lane + LANES, ... The loads of a turn are in flight while the
-// units of the turn before are used.
-fn partial(output: u32, lane: u32) -> Sums {
-    var s: Sums;
-    let last = params.outputs - 1u;
-    let first = unit_row(min(output, last));
-    let second = unit_row(min(output + OUTS - 1u, last));
-    let end = params.units - 1u;
-    var near = min(lane, end);
-    var far = min(lane + LANES, end);
-    var w = weight[first + near];
-    var w_far = weight[first + far];
-    var w_bytes = block_bytes(first + near);
-    var w_far_bytes = block_bytes(first + far);
-    var v = w;
-    var v_far = w;
-    var v_bytes = 0u;
-    var v_far_bytes = 0u;
+fn load(rows: vec4<u32>, u: u32) -> Units {
+    var v: Units;
+    let at = rows + u;
+    v.a = weight[at.x];
+    v.bytes.x = block_bytes(at.x);
     if (OUTS > 1u) {
-        v = weight[second + near];
-        v_far = weight[second + far];
-        v_bytes = block_bytes(second + near);
-        v_far_bytes = block_bytes(second + far);
+        v.b = weight[at.y];
+        v.bytes.y = block_bytes(at.y);
     }
-    for (var u = lane; u < params.units; u += 2u * LANES) {
-        near = min(u + 2u * LANES, end);
-        far = min(u + 3u * LANES, end);
-        let next_w = weight[first + near];
-        let next_w_far = weight[first + far];
-        let next_w_bytes = block_bytes(first + near);
-        let next_w_far_bytes = block_bytes(first + far);
-        var next_v = next_w;
-        var next_v_far = next_w;
-        var next_v_bytes = 0u;
-        var next_v_far_bytes = 0u;
-        if (OUTS > 1u) {
-            next_v = weight[second + near];
-            next_v_far = weight[second + far];
-            next_v_bytes = block_bytes(second + near);
-            next_v_far_bytes = block_bytes(second + far);
-        }
-        s.a += dot_rows(w, w_bytes, u * FOURS);
-        s.a_more += dot_more(w, w_bytes, u * FOURS);
-        if (OUTS > 1u) {
-            s.b += dot_rows(v, v_bytes, u * FOURS);
-            s.b_more += dot_more(v, v_bytes, u * FOURS);
-        }
-        if (u + LANES < params.units) {
-            let at = (u + LANES) * FOURS;
-            s.a += dot_rows(w_far, w_far_bytes, at);
-            s.a_more += dot_more(w_far, w_far_bytes, at);
-            if (OUTS > 1u) {
-                s.b += dot_rows(v_far, v_far_bytes, at);
-                s.b_more += dot_more(v_far, v_far_bytes, at);
-            }
-        }
-        w = next_w;
-        w_far = next_w_far;
-        w_bytes = next_w_bytes;
-        w_far_bytes = next_w_far_bytes;
-        v = next_v;
-        v_far = next_v_far;
-        v_bytes = next_v_bytes;
-        v_far_bytes = next_v_far_bytes;
+    if (OUTS > 2u) {
+        v.c = weight[at.z];
+        v.d = weight[at.w];
+        v.bytes.z = block_bytes(at.z);
+        v.bytes.w = block_bytes(at.w);
     }
-    return s;
+    return v;
 }
 
-// The sum of row r of the first output (which 0) or the second.
-fn sum_of(s: Sums, which: u32, r: u32) -> f32 {
-    let low = select(s.a, s.b, which == 1u);
-    let high = select(s.a_more, s.b_more, which == 1u);
-    let four = select(low, high, r >= 4u);
-    let two = select(four.xy, four.zw, (r & 2u) == 2u);
-    return select(two.x, two.y, (r & 1u) == 1u);
-}
-
-// [ROWS, OUTS, 4 groups of 32 invocations and one of padding, so that the sums below do not meet in one bank]
-var<workgroup> partials: array<f32, ROWS * OUTS * 132>;
-var<workgroup> shares: array<f32, ROWS * 132>;
-
-// One workgroup of 128 in teams of LANES; one barrier.
-@compute @workgroup_size(128)
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let width = 128u / LANES * OUTS;
-    let first = begin(flat(group, count), width);
-    if (first == NONE) {
-        return;
-    }
-    let sums = partial(first + lane / LANES * OUTS, lane % LANES);
-    let own = lane + lane / 32u;
+// Adds a four of every output times the four of x that is staged `at`. Sums written out, so that each is one
+// multiply-add.
+fn add_four(a: vec4<f32>, b: vec4<f32>, c: vec4<f32>, d: vec4<f32>, at: u32) {
     for (var r = 0u; r < ROWS; r++) {
-        for (var o = 0u; o < OUTS; o++) {
-            partials[(r * OUTS + o) * 132u + own] = sum_of(sums, o, r);
+        let x = staged[r * FOURS * PITCH + at];
+        var sum = block_sums[r];
+        sum.x += a.x * x.x;
+        sum.x += a.y * x.y;
+        sum.x += a.z * x.z;
+        sum.x += a.w * x.w;
+        if (OUTS > 1u) {
+            sum.y += b.x * x.x;
+            sum.y += b.y * x.y;
+            sum.y += b.z * x.z;
+            sum.y += b.w * x.w;
         }
-        if (NORMED == 1u) {
-            shares[r * 132u + own] = share(min(r, params.rows - 1u), lane % 32u, 32u);
+        if (OUTS > 2u) {
+            sum.z += c.x * x.x;
+            sum.z += c.y * x.y;
+            sum.z += c.z * x.z;
+            sum.z += c.w * x.w;
+            sum.w += d.x * x.x;
+            sum.w += d.y * x.y;
+            sum.w += d.z * x.z;
+            sum.w += d.w * x.w;
         }
+        block_sums[r] = sum;
     }
-    workgroupBarrier();
-    for (var i = lane; i < width * min(ROWS, params.rows); i += 128u) {
-        let row = i / width;
-        let which = i % width;
-        var sum = 0.0;
-        var extra = 0.0;
-        for (var k = 0u; k < LANES; k++) {
-            let other = which / OUTS * LANES + k;
-            sum += partials[(row * OUTS + which % OUTS) * 132u + other + other / 32u];
-        }
-        if (NORMED == 1u) {
-            for (var k = 0u; k < 32u; k++) {
-                extra += shares[row * 132u + k];
+}
+
+fn add_eight(a: u32, b: u32, c: u32, d: u32, at: u32) {
+    let wa = e2m1_eight(a);
+    let wb = e2m1_eight(b);
+    let wc = e2m1_eight(c);
+    let wd = e2m1_eight(d);
+    add_four(wa[0], wb[0], wc[0], wd[0], at);
+    add_four(wa[1], wb[1], wc[1], wd[1], at + PITCH);
+}
+
+// Takes the sums of a block over, with its scales.
+fn end_block(scale: vec4<f32>) {
+    for (var r = 0u; r < ROWS; r++) {
+        sums[r] += block_sums[r] * scale;
+        block_sums[r] = vec4<f32>();
+    }
+}
+
+fn block_scales(bytes: vec4<u32>) -> vec4<f32> {
+    return vec4<f32>(block_scale(bytes.x), block_scale(bytes.y), block_scale(bytes.z), block_scale(bytes.w));
+}
+
+fn half_four(a: u32, b: u32) -> vec4<f32> {
+    return vec4<f32>(half_pair(a), half_pair(b));
+}
+
+fn add_fp8(a: u32, b: u32, c: u32, d: u32, at: u32) {
+    add_four(e4m3_four(a), e4m3_four(b), e4m3_four(c), e4m3_four(d), at);
+}
+
+// A unit of every output with unit `u` of the chunk.
+fn add_unit(v: Units, u: u32) {
+    if (FORMAT == NVFP4) {
+        add_eight(v.a.x, v.b.x, v.c.x, v.d.x, u);
+        add_eight(v.a.y, v.b.y, v.c.y, v.d.y, u + 2u * PITCH);
+        end_block(block_scales(v.bytes & vec4<u32>(0xffu)));
+        add_eight(v.a.z, v.b.z, v.c.z, v.d.z, u + 4u * PITCH);
+        add_eight(v.a.w, v.b.w, v.c.w, v.d.w, u + 6u * PITCH);
+        end_block(block_scales(v.bytes >> vec4<u32>(8u)));
+        return;
+    }
+    if (FORMAT == F32) {
+        add_four(
+            bitcast<vec4<f32>>(v.a), bitcast<vec4<f32>>(v.b), bitcast<vec4<f32>>(v.c), bitcast<vec4<f32>>(v.d), u,
+        );
+    } else if (FORMAT == FP8) {
+        add_fp8(v.a.x, v.b.x, v.c.x, v.d.x, u);
+        add_fp8(v.a.y, v.b.y, v.c.y, v.d.y, u + PITCH);
+        add_fp8(v.a.z, v.b.z, v.c.z, v.d.z, u + 2u * PITCH);
+        add_fp8(v.a.w, v.b.w, v.c.w, v.d.w, u + 3u * PITCH);
+    } else {
+        add_four(
+            half_four(v.a.x, v.a.y), half_four(v.b.x, v.b.y), half_four(v.c.x, v.c.y), half_four(v.d.x, v.d.y), u,
+        );
+        add_four(
+            half_four(v.a.z, v.a.w), half_four(v.b.z, v.b.w), half_four(v.c.z, v.c.w), half_four(v.d.z, v.d.w),
+            u + PITCH,
+        );
+    }
+    end_block(vec4<f32>(1.0));
+}
+
+// Puts four `i` of the chunk, whose first is `first`, in its place.
+fn put(r: u32, first: u32, i: u32, x: vec4<f32>) {
+    var value = x;
+    if (NORMED == 1u) {
+        squares[r] += dot(x, x);
+        value *= gain(first + i);
+    }
+    staged[(r * FOURS + i % FOURS) * PITCH + i / FOURS] = value;
+}
+
+// Stages the chunk from unit `chunk` of x, four loads of an invocation in flight. Rows past the last repeat it; nobody
+// stores them.
+fn stage(chunk: u32, lane: u32) {
+    let first = chunk * FOURS;
+    let width = min(CHUNK, params.units - chunk) * FOURS;
+    let last = width - 1u;
+    for (var r = 0u; r < ROWS; r++) {
+        let row = min(r, params.rows - 1u);
+        for (var i = lane; i < width; i += 4u * THREADS) {
+            let near = x_four(row, first + i);
+            let second = x_four(row, first + min(i + THREADS, last));
+            let third = x_four(row, first + min(i + 2u * THREADS, last));
+            let far = x_four(row, first + min(i + 3u * THREADS, last));
+            put(r, first, i, near);
+            if (i + THREADS < width) {
+                put(r, first, i + THREADS, second);
             }
-        }
-        if (first + which < params.outputs) {
-            store(row, first + which, sum, extra);
+            if (i + 2u * THREADS < width) {
+                put(r, first, i + 2u * THREADS, third);
+            }
+            if (i + 3u * THREADS < width) {
+                put(r, first, i + 3u * THREADS, far);
+            }
         }
     }
 }
 
-// One invocation an output, 64 a workgroup, no barrier: for software adapters, which pay for barriers.
-@compute @workgroup_size(64)
-fn thread(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let first = begin(flat(group, count), 64u);
-    if (first == NONE || first + lane >= params.outputs) {
-        return;
+// Sums of the invocation's units with OUTS outputs from `own`; ends behind a barrier after the last staging. The loads
+// of a turn are in flight while the units of the turn before are used.
+fn products(own: u32, part: u32, lane: u32) {
+    let most = params.outputs - 1u;
+    let rows = vec4<u32>(
+        unit_row(min(own, most)), unit_row(min(own + 1u, most)),
+        unit_row(min(own + 2u, most)), unit_row(min(own + 3u, most)),
+    );
+    let end = params.units - 1u;
+    var near = load(rows, min(part, end));
+    var far = near;
+    if (DEPTH > 1u) {
+        far = load(rows, min(part + LANES, end));
     }
-    let sums = partial(first + lane, 0u);
-    for (var r = 0u; r < min(ROWS, params.rows); r++) {
-        var extra = 0.0;
-        if (NORMED == 1u) {
-            extra = share(r, 0u, 1u);
+    for (var chunk = 0u; chunk < params.units; chunk += CHUNK) {
+        if (chunk > 0u) {
+            workgroupBarrier();
         }
-        store(r, first + lane, sum_of(sums, 0u, r), extra);
+        stage(chunk, lane);
+        workgroupBarrier();
+        let width = min(CHUNK, params.units - chunk);
+        for (var u = part; u < width; u += DEPTH * LANES) {
+            let next = load(rows, min(chunk + u + DEPTH * LANES, end));
+            var next_far = next;
+            if (DEPTH > 1u) {
+                next_far = load(rows, min(chunk + u + (DEPTH + 1u) * LANES, end));
+            }
+            add_unit(near, u);
+            if (DEPTH > 1u && u + LANES < width) {
+                add_unit(far, u + LANES);
+            }
+            near = next;
+            far = next_far;
+        }
     }
+}
+
+// Component k of four.
+fn component(four: vec4<f32>, k: u32) -> f32 {
+    let two = select(four.xy, four.zw, k > 1u);
+    return select(two.x, two.y, (k & 1u) == 1u);
 }

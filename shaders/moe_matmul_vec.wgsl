@@ -48,11 +48,13 @@ fn x_four(row: u32, col: u32) -> vec4<f32> {
     return x[input_at + col];
 }
 
-fn share(row: u32, lane: u32, step: u32) -> f32 {
-    return 0.0;
+fn gain(col: u32) -> vec4<f32> {
+    return vec4<f32>(1.0);
 }
 
-fn store(row: u32, output: u32, product: f32, extra: f32) {
+fn finish(row: u32, squares: f32, lane: u32, step: u32) {}
+
+fn store(row: u32, output: u32, product: f32, squares: f32) {
     var value = product;
     if (params.scaled == 1u) {
         value *= matrix_scales[expert];

@@ -123,6 +123,8 @@ fn rank_keys(lane: u32) {
         let e = lane + k * 256u;
         if (e < params.experts) {
             keys[e] = select(0u, order_key(biased_score(e)), kept[k]);
+        } else {
+            keys[e] = 0u;
         }
     }
     workgroupBarrier();
@@ -143,10 +145,16 @@ fn main(
     for (var e = lane; e < params.experts; e += 256u) {
         let key = keys[e];
         var rank = 0u;
-        for (var other = 0u; other < params.experts; other++) {
-            if (keys[other] > key || (keys[other] == key && other < e)) {
-                rank += 1u;
-            }
+        // Four at a time, so that their loads are in flight together; what pads the last four is before none.
+        for (var other = 0u; other < params.experts; other += 4u) {
+            let near = keys[other];
+            let second = keys[other + 1u];
+            let third = keys[other + 2u];
+            let far = keys[other + 3u];
+            rank += u32(near > key || (near == key && other < e));
+            rank += u32(second > key || (second == key && other + 1u < e));
+            rank += u32(third > key || (third == key && other + 2u < e));
+            rank += u32(far > key || (far == key && other + 3u < e));
         }
         if (rank < params.top_k) {
             ids[params.ids.x + row * params.ids.y + rank] = e;

@@ -1,17 +1,27 @@
-// out = (norm * x / sqrt(mean x^2 + eps)) weight^T for ROWS rows at most (1 to 8), rows of whole 16-byte units.
+// out = f((norm * x / sqrt(mean x^2 + eps)) weight^T + bias) for ROWS rows at most (1 to 8), rows of whole 16-byte units.
 //
-// The gain goes into the product; the squares of the row are summed beside it by the same invocations and divided out at
-// the end: the norm costs no dispatch of its own. Entries and sharing of the work: common_vec.wgsl. f32 accumulation.
+// The gain goes into x as it is staged, its squares are summed on the way and divided out at the end: the norm costs no
+// dispatch of its own. Where `keep` is 1 the first workgroup leaves the normed rows for others. Where CONV is not 0,
+// `after` takes each product before f into a convolution of that width (common_conv.wgsl). Where RIDER is 1, another
+// product of f32 weights rides along (common_rider.wgsl).
+// Entries and sharing of the work: common_vec.wgsl. f32 accumulation.
 struct Params {
-    x: vec2<u32>, norm: vec2<u32>, out: vec2<u32>,
-    rows: u32, units: u32, outputs: u32, first: u32, eps: f32, matrix_scale: f32,
+    x: vec2<u32>, norm: vec2<u32>, bias: vec2<u32>, out: vec2<u32>, normed: vec2<u32>,
+    taps: vec2<u32>, conv_bias: vec2<u32>, state: vec2<u32>, places: vec2<u32>, conv_out: vec2<u32>,
+    rider_out: vec2<u32>,
+    rows: u32, units: u32, outputs: u32, first: u32, biased: u32, kind: u32, keep: u32,
+    conv_first: u32, channels: u32, conv_biased: u32, conv_kind: u32,
+    rider_outputs: u32,
+    eps: f32, matrix_scale: f32,
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>; // [outputs, units]
 @group(0) @binding(2) var<storage, read> scales: array<u32>; // [outputs, 2 * units] bytes, nvfp4 alone
 @group(0) @binding(3) var<storage, read> x: array<vec4<f32>>; // [rows, units * FOURS]
 @group(0) @binding(4) var<storage, read> norm: array<vec4<f32>>; // [1, units * FOURS]
-@group(0) @binding(5) var<storage, read_write> out: array<f32>; // [rows, all outputs]
+@group(0) @binding(5) var<storage, read> bias: array<f32>; // [1, all outputs]
+@group(0) @binding(6) var<storage, read_write> out: array<f32>; // [rows, all outputs]
+@group(0) @binding(7) var<storage, read_write> normed: array<f32>; // [rows, units * FOURS * 4]
 
 const NORMED: u32 = 1u;
 
@@ -23,25 +33,39 @@ fn unit_row(output: u32) -> u32 {
     return output * params.units;
 }
 
-fn row_at(row: u32) -> u32 {
-    return (params.x.x + row * params.x.y) >> 2u;
-}
-
 fn x_four(row: u32, col: u32) -> vec4<f32> {
-    return x[row_at(row) + col] * norm[(params.norm.x >> 2u) + col];
+    return x[((params.x.x + row * params.x.y) >> 2u) + col];
 }
 
-fn share(row: u32, lane: u32, step: u32) -> f32 {
-    var sum = 0.0;
-    for (var i = lane; i < params.units * FOURS; i += step) {
-        let four = x[row_at(row) + i];
-        sum += dot(four, four);
+fn gain(col: u32) -> vec4<f32> {
+    return norm[(params.norm.x >> 2u) + col];
+}
+
+fn factor(squares: f32) -> f32 {
+    return inverseSqrt(squares / f32(params.units * FOURS * 4u) + params.eps);
+}
+
+fn finish(row: u32, squares: f32, lane: u32, step: u32) {
+    if (params.keep == 0u || params.first > 0u) {
+        return;
     }
-    return sum;
+    let scale = factor(squares);
+    for (var i = lane; i < params.units * FOURS; i += step) {
+        let four = x_four(row, i) * scale * gain(i);
+        let at = params.normed.x + row * params.normed.y + i * 4u;
+        normed[at] = four.x;
+        normed[at + 1u] = four.y;
+        normed[at + 2u] = four.z;
+        normed[at + 3u] = four.w;
+    }
 }
 
 fn store(row: u32, output: u32, product: f32, squares: f32) {
-    let width = f32(params.units * FOURS * 4u);
-    let factor = inverseSqrt(squares / width + params.eps);
-    out[params.out.x + row * params.out.y + params.first + output] = product * factor * params.matrix_scale;
+    let col = params.first + output;
+    var value = product * factor(squares) * params.matrix_scale;
+    if (params.biased == 1u) {
+        value += bias[params.bias.x + col];
+    }
+    out[params.out.x + row * params.out.y + col] = pointwise(params.kind, value);
+    after(row, col, value);
 }

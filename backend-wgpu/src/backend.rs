@@ -74,6 +74,14 @@ impl Backend for Wgpu {
         crate::ops::norm_matmul::encode(step, op)
     }
 
+    fn norm_products(&self, step: &Step<'_, Self>, op: &NormProducts<'_, Self>) -> Result<()> {
+        crate::ops::norm_products::encode(step, op)
+    }
+
+    fn moe_down(&self, step: &Step<'_, Self>, op: &MoeDown<'_, Self>) -> Result<()> {
+        crate::ops::moe_down::encode(step, op)
+    }
+
     hosts! {
         embed: Embed<'_, Self>, rms_norm: RmsNorm<Self>, gated_rms_norm: GatedRmsNorm<Self>,
         matmul: Matmul<'_, Self>, causal_conv1d: CausalConv1d<Self>, ssm_scan: SsmScan<Self>,

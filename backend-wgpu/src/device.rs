@@ -88,6 +88,8 @@ pub struct Wgpu {
     pub(crate) variants: Variants,
     pub(crate) piece_cap: Option<u64>,
     pub(crate) books: Rc<Books>,
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) cache: Option<crate::cache::Cache>,
     pub(crate) pipelines: RefCell<HashMap<Kernel, Rc<Pipeline>>>,
     pub(crate) recorder: RefCell<Recorder>,
     pub(crate) staging: RefCell<Vec<wgpu::Buffer>>,
@@ -124,11 +126,16 @@ impl Wgpu {
         if options.demands == Demands::WebGpuDefaults {
             report.features = DeviceFeatures::NONE;
         }
-        let variants = Variants::of(report.kind, &report.features, options.wishes);
+        let limits = match options.demands {
+            Demands::Everything => adapter.limits(),
+            Demands::WebGpuDefaults => wgpu::Limits::default(),
+        };
+        let bytes = limits.max_compute_workgroup_storage_size as usize;
+        let variants = Variants::of(report.kind, &report.features, options.wishes, bytes);
         report.variants = variants.names();
-        let (features, limits) = match options.demands {
-            Demands::Everything => (useful_features(&adapter, variants), adapter.limits()),
-            Demands::WebGpuDefaults => (wgpu::Features::empty(), wgpu::Limits::default()),
+        let features = match options.demands {
+            Demands::Everything => useful_features(&adapter, variants),
+            Demands::WebGpuDefaults => wgpu::Features::empty(),
         };
         let timed = match options.timed {
             Timed::Nothing => wgpu::Features::empty(),
@@ -153,6 +160,8 @@ impl Wgpu {
         Ok(Self {
             faults: Faults::attach(&device),
             recorder: RefCell::new(Recorder::new(&device)),
+            #[cfg(not(target_arch = "wasm32"))]
+            cache: crate::cache::Cache::open(&device, &adapter.get_info()),
             device,
             queue,
             limits,
@@ -185,7 +194,7 @@ impl Wgpu {
 
 /// Optional features that the variants use.
 fn useful_features(adapter: &wgpu::Adapter, variants: Variants) -> wgpu::Features {
-    let mut useful = wgpu::Features::SUBGROUP;
+    let mut useful = wgpu::Features::SUBGROUP | wgpu::Features::PIPELINE_CACHE;
     if variants.cooperative {
         useful |= wgpu::Features::SHADER_F16 | wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
     }

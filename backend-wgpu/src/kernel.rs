@@ -25,9 +25,23 @@ const SCAN_FOURS: &str = include_str!("../../shaders/common_scan_fours.wgsl");
 /// Norms.
 const NORM: &str = include_str!("../../shaders/common_norm.wgsl");
 /// Products for few rows.
-const VEC: &str = include_str!("../../shaders/common_vec.wgsl");
-/// Their entry `subgroup`, which only some devices take.
-const VEC_SUBGROUP: &str = include_str!("../../shaders/common_vec_subgroup.wgsl");
+const VEC: &str = include_str!("../../shaders/common_unit.wgsl");
+/// Those whose workgroups stage x.
+const VEC_STAGED: &str = include_str!("../../shaders/common_vec.wgsl");
+/// Their entries: `subgroup`, which only some devices take, `main` and `thread`.
+const VEC_ENTRIES: [(&str, &[&str]); 3] = [
+    ("subgroup", &[VEC_STAGED, include_str!("../../shaders/common_vec_subgroup.wgsl")]),
+    ("main", &[VEC_STAGED, include_str!("../../shaders/common_vec_workgroup.wgsl")]),
+    ("thread", &[include_str!("../../shaders/common_vec_thread.wgsl")]),
+];
+/// A convolution behind a product.
+const CONV: &str = include_str!("../../shaders/common_conv.wgsl");
+/// None.
+const NO_CONV: &str = "fn after(row: u32, col: u32, value: f32) {}\n";
+/// A product beside another.
+const RIDER: &str = include_str!("../../shaders/common_rider.wgsl");
+/// None.
+const NO_RIDER: &str = "fn spare(i: u32, width: u32, which: u32, place: u32) {}\n";
 
 /// `(name, what goes before it, its text)`.
 macro_rules! shaders {
@@ -109,6 +123,15 @@ impl Kernel {
         self.entry
     }
 
+    /// Whether it binds more storage buffers than WebGPU promises.
+    pub fn is_wide(&self) -> bool {
+        self.has("CONV") || self.has("RIDER")
+    }
+
+    fn has(&self, constant: &str) -> bool {
+        self.constants.iter().any(|&(name, _)| name == constant)
+    }
+
     /// The whole WGSL text: constants, shared parts, the shader itself.
     pub fn source(&self) -> String {
         let shader = SHADERS.iter().find(|s| s.name == self.shader);
@@ -127,8 +150,12 @@ impl Kernel {
             let fours = self.constants.contains(&("ALIGNED", 1));
             text.push_str(if fours { SCAN_FOURS } else { SCAN_RAGGED });
         }
-        if self.entry == "subgroup" {
-            text.push_str(VEC_SUBGROUP);
+        if shader.includes.contains(&VEC) {
+            text.push_str(if self.has("RIDER") { RIDER } else { NO_RIDER });
+            text.push_str(if self.has("CONV") { CONV } else { NO_CONV });
+            let entry = VEC_ENTRIES.iter().find(|(name, _)| *name == self.entry);
+            let (_, parts) = entry.expect("hosts name entries of the table");
+            parts.iter().for_each(|part| text.push_str(part));
         }
         text.push_str(shader.text);
         text
@@ -163,17 +190,27 @@ impl Wgpu {
             return Ok(pipeline.clone());
         }
         let id = self.pipelines.borrow().len();
-        let (pipeline, error) = self.caught(|device| compile(device, kernel, writes, id));
+        #[cfg(not(target_arch = "wasm32"))]
+        let cache = self.cache.as_ref().map(|cache| cache.raw());
+        #[cfg(target_arch = "wasm32")]
+        let cache = None;
+        let (pipeline, error) = self.caught(|device| compile(device, kernel, writes, cache));
         if let Some(error) = error {
             return Err(Error::device(describe(&error)).within(kernel));
         }
-        let pipeline = Rc::new(pipeline);
+        let (raw, layout) = pipeline;
+        let pipeline = Rc::new(Pipeline { raw, layout, id, name: kernel.to_string() });
         self.pipelines.borrow_mut().insert(kernel.clone(), pipeline.clone());
         Ok(pipeline)
     }
 }
 
-fn compile(device: &wgpu::Device, kernel: &Kernel, writes: &[bool], id: usize) -> Pipeline {
+fn compile(
+    device: &wgpu::Device,
+    kernel: &Kernel,
+    writes: &[bool],
+    cache: Option<&wgpu::PipelineCache>,
+) -> (wgpu::ComputePipeline, wgpu::BindGroupLayout) {
     let label = kernel.to_string();
     let descriptor = wgpu::ShaderModuleDescriptor {
         label: Some(&label),
@@ -201,9 +238,9 @@ fn compile(device: &wgpu::Device, kernel: &Kernel, writes: &[bool], id: usize) -
             zero_initialize_workgroup_memory: false,
             ..Default::default()
         },
-        cache: None,
+        cache,
     });
-    Pipeline { raw, layout, id, name: label }
+    (raw, layout)
 }
 
 /// Parameters at binding 0, at an offset of the uniform ring, then the storage buffers.

@@ -7,6 +7,8 @@
 
 mod backend;
 mod buffer;
+#[cfg(not(target_arch = "wasm32"))]
+mod cache;
 mod call;
 mod device;
 mod faults;

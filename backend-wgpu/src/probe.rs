@@ -194,6 +194,7 @@ fn describe(index: usize, adapter: &wgpu::Adapter) -> DeviceReport {
         integer_dot: true,
     };
     let kind = kind_name(info.device_type);
+    let bytes = limits.max_compute_workgroup_storage_size as usize;
     DeviceReport {
         index,
         name: info.name,
@@ -209,7 +210,7 @@ fn describe(index: usize, adapter: &wgpu::Adapter) -> DeviceReport {
             workgroups: limits.max_compute_workgroups_per_dimension,
         },
         features,
-        variants: Variants::of(kind, &features, Wishes::default()).names(),
+        variants: Variants::of(kind, &features, Wishes::default(), bytes).names(),
         verdict: Verdict::Passed(String::new()),
     }
 }

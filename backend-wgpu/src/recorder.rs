@@ -19,6 +19,12 @@ const BATCH: usize = 512;
 /// Dispatches of a part of a repeated step that is encoded while an earlier part runs.
 const PART: usize = 64;
 
+/// A step of at least this many dispatches is handed over in two parts: the device starts on the first while the driver
+/// takes the second. Shorter steps lose more by a second submit.
+const LONG: usize = 128;
+/// Dispatches of the first.
+const FIRST_PART: usize = 32;
+
 /// One encoded dispatch.
 #[derive(Clone)]
 pub(crate) struct Dispatch {
@@ -49,7 +55,7 @@ pub(crate) struct Recorder {
     recording: Option<Vec<Dispatch>>,
     steps: HashMap<StepKey, Rc<[Dispatch]>>,
     /// The last step's commands, encoded again while the device ran it: the next one of its key only submits them.
-    ready: Option<(StepKey, wgpu::CommandBuffer)>,
+    ready: Option<(StepKey, Vec<wgpu::CommandBuffer>)>,
 }
 
 impl Recorder {
@@ -269,7 +275,9 @@ impl Wgpu {
         self.flush_pending()?;
         let ready = self.recorder.borrow_mut().ready.take();
         match ready.filter(|(of, _)| *of == key) {
-            Some((_, commands)) => drop(self.queue.submit([commands])),
+            Some((_, parts)) => parts.into_iter().for_each(|part| {
+                self.queue.submit([part]);
+            }),
             None => self.submit_in_parts(step),
         }
         self.sweep();
@@ -277,7 +285,10 @@ impl Wgpu {
         // Encoding costs about as much as a short step runs, and the device is busy now.
         let mut recorder = self.recorder.borrow_mut();
         if recorder.steps.contains_key(&key) {
-            recorder.ready = Some((key, self.commands(step)));
+            let first = if step.len() < LONG { step.len() } else { FIRST_PART };
+            let parts = [&step[..first], &step[first..]];
+            let parts = parts.into_iter().filter(|part| !part.is_empty());
+            recorder.ready = Some((key, parts.map(|part| self.commands(part)).collect()));
         }
         Ok(())
     }

@@ -2,9 +2,13 @@
 
 use crate::Wgpu;
 use crate::recorder::Dispatch;
+#[cfg(not(target_arch = "wasm32"))]
+use std::cell::Cell;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::Write;
+#[cfg(not(target_arch = "wasm32"))]
+use std::time::{Duration, Instant};
 #[cfg(not(target_arch = "wasm32"))]
 use whipsnake_core::bench::Timed;
 #[cfg(not(target_arch = "wasm32"))]
@@ -24,7 +28,16 @@ pub(crate) struct Stamps {
     resolved: wgpu::Buffer,
     /// Nanoseconds by kernel, and how often it ran; filled where every dispatch is timed.
     totals: Option<RefCell<HashMap<String, (u64, f64)>>>,
+    /// When the device was last timed.
+    #[cfg(not(target_arch = "wasm32"))]
+    ended: Cell<Option<Instant>>,
 }
+
+/// After so long a pause a card has lowered its clock, and after so much work it has raised it again.
+#[cfg(not(target_arch = "wasm32"))]
+const PAUSE: Duration = Duration::from_millis(20);
+#[cfg(not(target_arch = "wasm32"))]
+const WARM_UP: Duration = Duration::from_millis(300);
 
 impl Stamps {
     /// For a device that was opened with [`FEATURES`].
@@ -40,7 +53,13 @@ impl Stamps {
             usage: wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
             mapped_at_creation: false,
         });
-        Self { set, resolved, totals: every_dispatch.then(RefCell::default) }
+        Self {
+            set,
+            resolved,
+            totals: every_dispatch.then(RefCell::default),
+            #[cfg(not(target_arch = "wasm32"))]
+            ended: Cell::default(),
+        }
     }
 
     /// Whether every dispatch gets a stamp.
@@ -128,8 +147,16 @@ impl Wgpu {
 #[cfg(not(target_arch = "wasm32"))]
 impl Timed for Wgpu {
     fn time(&self, encode: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        let ended = self.stamps.as_ref().and_then(|stamps| stamps.ended.get());
+        let start = Instant::now();
+        let cold = ended.is_none_or(|ended| ended.elapsed() > PAUSE);
         self.time_once(encode)?;
-        self.time_once(encode)
+        while cold && start.elapsed() < WARM_UP {
+            self.time_once(encode)?;
+        }
+        let time = self.time_once(encode);
+        self.stamps.iter().for_each(|stamps| stamps.ended.set(Some(Instant::now())));
+        time
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which kernel variants run on a device; chosen once.
 
 use crate::kernel::Kernel;
+use crate::ops::{format_number, unit_fours};
 use crate::probe::DeviceFeatures;
 use whipsnake_core::weight::Format;
 
@@ -24,15 +25,40 @@ pub struct Wishes {
     pub no_cooperative: bool,
 }
 
-/// Invocations that share how many outputs. Many outputs keep a device busy with small teams, whose elements of x lie
-/// close together; f32 weights read x in order with any team.
-const fn team(format: Format, outputs: usize) -> (u32, u32) {
-    match (format, outputs) {
-        (Format::F32, ..2048) => (32, 1),
-        (Format::F32, _) => (32, 2),
-        (_, ..2048) => (32, 1),
-        (_, ..8192) => (16, 2),
-        _ => (8, 2),
+/// How the work of a product for few rows is dealt out; the constants of `common_vec.wgsl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Team {
+    /// Invocations that share `outs` outputs.
+    lanes: usize,
+    outs: usize,
+    /// Invocations of a workgroup.
+    threads: usize,
+    /// Units of an output that an invocation has in flight.
+    depth: usize,
+    /// Units of x staged at once.
+    chunk: usize,
+}
+
+/// Invocations of a workgroup. Each stages x: large ones share it where outputs keep all multiprocessors busy.
+const fn threads(outputs: usize) -> usize {
+    if outputs < 8192 { 128 } else { 256 }
+}
+
+/// Columns of x staged at once, at most.
+const STAGED: usize = 4096;
+
+impl Team {
+    /// For so many rows and outputs of a format on devices whose subgroups have `lanes` and whose workgroups have
+    /// `bytes` for staging.
+    fn of(format: Format, rows: usize, outputs: usize, lanes: usize, bytes: usize) -> Self {
+        let fours = unit_fours(format);
+        let outs = if outputs < 1024 { 1 } else { 4 };
+        let threads = threads(outputs);
+        // A unit of a narrow format keeps an invocation busy for as long as two of a wide one.
+        let depth = if format == Format::Nvfp4 { 1 } else { 2 };
+        let units = (bytes / (16 * rows * fours) - 1).min(STAGED / (4 * fours));
+        let lanes = lanes.min(1 << (units / depth).ilog2());
+        Self { lanes, outs, threads, depth, chunk: units / (lanes * depth) * lanes * depth }
     }
 }
 
@@ -44,11 +70,21 @@ pub(crate) struct Variants {
     subgroup: Option<u32>,
     /// Whether products of many rows run on cooperative matrices.
     pub cooperative: bool,
+    /// Bytes of workgroup memory of the device.
+    workgroup_bytes: usize,
 }
+
+/// Workgroup memory from which kernels stage more than WebGPU's defaults allow.
+const LARGE: usize = 32 << 10;
 
 impl Variants {
     /// The choice for a kind of device and what it offers; wishes override it where the device can.
-    pub fn of(kind: &str, features: &DeviceFeatures, wishes: Wishes) -> Self {
+    pub fn of(
+        kind: &str,
+        features: &DeviceFeatures,
+        wishes: Wishes,
+        workgroup_bytes: usize,
+    ) -> Self {
         let subgroup = features
             .subgroups
             .filter(|[min, max]| min == max && (4..=128).contains(min) && 128 % min == 0)
@@ -64,7 +100,18 @@ impl Variants {
             None => usual,
         };
         let able = features.f16 && features.cooperative_matrices && subgroup == Some(32);
-        Self { reduction, subgroup, cooperative: able && !wishes.no_cooperative }
+        let cooperative = able && !wishes.no_cooperative;
+        Self { reduction, subgroup, cooperative, workgroup_bytes }
+    }
+
+    /// Whether teams are subgroups and have much workgroup memory.
+    pub fn is_large(self) -> bool {
+        self.reduction == Reduction::Subgroup && self.workgroup_bytes >= LARGE
+    }
+
+    /// Subgroups of a workgroup of a product for few rows.
+    pub fn subgroups(self, outputs: usize) -> usize {
+        threads(outputs) / self.subgroup.unwrap_or(32) as usize
     }
 
     /// The kernel of a product for few rows with `outputs` in all, and the outputs of one of its workgroups.
@@ -72,22 +119,41 @@ impl Variants {
         self,
         shader: &'static str,
         format: Format,
-        outputs: usize,
+        [rows, outputs]: [usize; 2],
     ) -> (Kernel, usize) {
-        let kernel = Kernel::new(shader);
-        if self.reduction == Reduction::Invocation {
-            return (kernel.entry("thread").with("LANES", 1).with("OUTS", 1), 64);
-        }
-        let (lanes, outs) = team(format, outputs);
-        let (kernel, lanes) = match (self.reduction, self.subgroup) {
-            (Reduction::Subgroup, Some(size)) => {
-                (kernel.entry("subgroup").with("SUBGROUP", size), lanes.min(size))
-            }
-            _ => (kernel, lanes),
+        let rows = rows.next_power_of_two();
+        // Each is at most 1,024.
+        let with = |kernel: Kernel, constants: &[(&'static str, usize)]| {
+            constants.iter().fold(kernel, |kernel, &(name, n)| kernel.with(name, n as u32))
         };
-        // At most 32.
-        let width = (128 / lanes * outs) as usize;
-        (kernel.with("LANES", lanes).with("OUTS", outs), width)
+        let fours = unit_fours(format);
+        let kernel = Kernel::new(shader).with("FORMAT", format_number(format));
+        let kernel = with(kernel, &[("FOURS", fours), ("ROWS", rows)]);
+        if self.reduction == Reduction::Invocation {
+            return (kernel.entry("thread"), 64);
+        }
+        let lanes = match (self.reduction, self.subgroup) {
+            (Reduction::Subgroup, Some(size)) => Some(size as usize),
+            _ => None,
+        };
+        // Beside what the choice of experts and sums of squares need.
+        let large = self.workgroup_bytes.saturating_sub(6 << 10).min(34 << 10);
+        let bytes = if self.is_large() { large } else { 12_700 };
+        let mut team = Team::of(format, rows, outputs, lanes.unwrap_or(32).min(32), bytes);
+        let mut kernel = kernel;
+        match lanes {
+            Some(size) => kernel = with(kernel.entry("subgroup"), &[("SUBGROUP", size)]),
+            None => team.threads = 128,
+        }
+        let Team { lanes, outs, threads, depth, chunk } = team;
+        let constants = [
+            ("LANES", lanes),
+            ("OUTS", outs),
+            ("THREADS", threads),
+            ("DEPTH", depth),
+            ("CHUNK", chunk),
+        ];
+        (with(kernel, &constants), threads / lanes * outs)
     }
 
     /// Names for `devices`.
@@ -105,13 +171,21 @@ impl Variants {
         vec![format!("few rows by {how}"), format!("many rows by {many}")]
     }
 
-    /// One of each reduction, for checks without a device.
-    pub fn all() -> [Self; 3] {
-        [Reduction::Invocation, Reduction::Workgroup, Reduction::Subgroup].map(|reduction| Self {
+    /// One of each reduction, and one with much memory, for checks without a device.
+    pub fn all() -> [Self; 4] {
+        let of = |(reduction, workgroup_bytes)| Self {
             reduction,
             subgroup: Some(32),
             cooperative: true,
-        })
+            workgroup_bytes,
+        };
+        [
+            (Reduction::Invocation, 16 << 10),
+            (Reduction::Workgroup, 16 << 10),
+            (Reduction::Subgroup, 16 << 10),
+            (Reduction::Subgroup, 48 << 10),
+        ]
+        .map(of)
     }
 }
 
@@ -131,13 +205,13 @@ mod tests {
 
     fn of(kind: &str, subgroups: Option<[u32; 2]>, reduction: Option<Reduction>) -> Reduction {
         let wishes = Wishes { reduction, ..Wishes::default() };
-        Variants::of(kind, &features(false, subgroups), wishes).reduction
+        Variants::of(kind, &features(false, subgroups), wishes, 16 << 10).reduction
     }
 
     #[test]
     fn cooperative_matrices_want_f16_and_subgroups_of_32() {
         let cooperative = |features: &DeviceFeatures, wishes| {
-            Variants::of("discrete", features, wishes).cooperative
+            Variants::of("discrete", features, wishes, 16 << 10).cooperative
         };
         let offered = features(true, Some([32, 32]));
         assert!(cooperative(&offered, Wishes::default()));
@@ -158,5 +232,20 @@ mod tests {
     fn a_wish_is_met_where_the_device_can() {
         assert_eq!(of("software", Some([8, 8]), Some(Reduction::Subgroup)), Reduction::Subgroup);
         assert_eq!(of("discrete", None, Some(Reduction::Subgroup)), Reduction::Workgroup);
+    }
+
+    #[test]
+    fn every_team_stages_within_its_memory() {
+        for format in Format::ALL {
+            for (rows, outputs) in [1, 2, 4, 8].into_iter().flat_map(|r| [(r, 1), (r, 9000)]) {
+                for (lanes, bytes) in [(4, 12_700), (8, 12_700), (32, 12_700), (32, 34 << 10)] {
+                    let t = Team::of(format, rows, outputs, lanes, bytes);
+                    assert!(t.chunk > 0 && t.chunk.is_multiple_of(t.lanes * t.depth), "{t:?}");
+                    assert!(t.chunk.is_multiple_of(2), "{t:?}");
+                    let staged = 16 * rows * unit_fours(format) * (t.chunk + 1);
+                    assert!(staged <= bytes && t.threads.is_multiple_of(t.lanes), "{t:?}");
+                }
+            }
+        }
     }
 }

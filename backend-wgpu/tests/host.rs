@@ -112,8 +112,8 @@ fn an_unknown_device_is_refused_with_the_list() {
 fn a_vocabulary_past_the_workgroups_of_a_dimension_is_covered() {
     let options = Options::default().with_words("workgroup").unwrap();
     let Some(gpu) = open(&options) else { return };
-    // Eight outputs a workgroup: one more workgroup than a dimension takes, and a ragged end.
-    let (outputs, inputs) = (65536 * 8 + 3, 16);
+    // Sixteen outputs a workgroup: one more workgroup than a dimension takes, and a ragged end.
+    let (outputs, inputs) = (65536 * 16 + 3, 16);
     // E4M3 codes of 0.5 and 1.
     let data: Vec<u8> = (0..outputs).flat_map(|o| [[0x30, 0x38][o % 2]; 16]).collect();
     let weight = pollster::block_on(gpu.load(&stored(outputs, inputs, Format::Fp8, data)));

@@ -8,8 +8,12 @@ use whipsnake_wgpu::{Kernel, kernels};
 const WORKGROUP_BYTES: u32 = 16384;
 /// What `devices` wants of a device before it takes cooperative matrices.
 const COOP_BYTES: u32 = 26 << 10;
+/// What hosts let teams in subgroups stage where the device has it.
+const SUBGROUP_BYTES: u32 = 48 << 10;
 const INVOCATIONS: u32 = 256;
 const STORAGE_BUFFERS: usize = 8;
+/// What hosts want of a device before they take a wide kernel.
+const WIDE_BUFFERS: usize = 12;
 
 fn parsed(kernel: &Kernel) -> (naga::Module, ModuleInfo) {
     let source = kernel.source();
@@ -69,9 +73,14 @@ fn every_kernel_stays_within_webgpu_defaults() {
                 _ => {}
             }
         }
-        let most = if is_optional(kernel) { COOP_BYTES } else { WORKGROUP_BYTES };
+        let most = match kernel.entry_point() {
+            "coop" => COOP_BYTES,
+            "subgroup" => SUBGROUP_BYTES,
+            _ => WORKGROUP_BYTES,
+        };
         assert!(bytes <= most, "{kernel}: {bytes} bytes of workgroup memory");
-        assert!(buffers <= STORAGE_BUFFERS, "{kernel}: {buffers} storage buffers");
+        let most = if kernel.is_wide() { WIDE_BUFFERS } else { STORAGE_BUFFERS };
+        assert!(buffers <= most, "{kernel}: {buffers} storage buffers");
     });
 }
 

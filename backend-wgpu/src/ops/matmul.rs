@@ -8,7 +8,7 @@ use crate::kernel::Kernel;
 use crate::load::Piece;
 use crate::variants::{Reduction, Variants};
 use whipsnake_core::error::Result;
-use whipsnake_core::ops::Matmul;
+use whipsnake_core::ops::{Matmul, MoeCombine};
 use whipsnake_core::tensor::Tensor;
 use whipsnake_core::weight::Format;
 
@@ -19,22 +19,12 @@ const COOP_COLUMNS: usize = 32;
 
 const SHADER: &str = "matmul_vec";
 
-/// Gives a kernel for few rows its constants.
-pub(super) fn for_rows(kernel: Kernel, format: Format, rows: usize) -> Kernel {
-    // Rows are at most 8 and fours at most 8.
-    kernel
-        .with("FORMAT", format_number(format))
-        .with("FOURS", unit_fours(format) as u32)
-        .with("ROWS", rows.next_power_of_two() as u32)
-}
-
 /// Every kernel for few rows of a format.
 pub(super) fn few_row_kernels(shader: &'static str, format: Format, rows: &[usize]) -> Vec<Kernel> {
     let mut list = Vec::new();
     for variants in Variants::all() {
         for outputs in [1, 4096, 16384] {
-            let kernel = variants.vec_kernel(shader, format, outputs).0;
-            list.extend(rows.iter().map(|&rows| for_rows(kernel.clone(), format, rows)));
+            list.extend(rows.iter().map(|&r| variants.vec_kernel(shader, format, [r, outputs]).0));
         }
     }
     list
@@ -105,7 +95,7 @@ pub(crate) fn encode(gpu: &Wgpu, op: &Matmul<'_, Wgpu>) -> Result<()> {
     want_f32("matmul", &[&op.x, &op.out])?;
     if let Some(unit) = unit_of(&op.x, op.weight.format) {
         let units = op.x.cols() / unit;
-        return gpu.pieces(op.weight).iter().try_for_each(|p| by_output(gpu, op, p, units));
+        return by_output(gpu, op, units, None);
     }
     if by_halves(gpu, &op.x, op.weight.format) {
         let scales = row_scales(gpu, &op.x)?;
@@ -134,14 +124,28 @@ fn bind(
     call.input(&op.x).input_or(op.bias.as_ref(), &op.x).output(&op.out)
 }
 
-fn by_output(gpu: &Wgpu, op: &Matmul<'_, Wgpu>, piece: &Piece<'_>, units: usize) -> Result<()> {
+/// Few rows; a weighted sum of pairs goes into the target with the product where there is one.
+pub(super) fn by_output(
+    gpu: &Wgpu,
+    op: &Matmul<'_, Wgpu>,
+    units: usize,
+    sum: Option<&MoeCombine<Wgpu>>,
+) -> Result<()> {
     let (accumulate, scale) = store_parts(op.store);
     let rows = op.x.rows();
-    let (kernel, outputs) = gpu.variants.vec_kernel(SHADER, op.weight.format, piece.count);
-    let call = bind(for_rows(kernel, op.weight.format, rows), op, piece, None)
-        .sizes([rows, units, piece.count, piece.first, usize::from(op.bias.is_some()), accumulate])
-        .floats([scale, op.weight.scales[0]]);
-    gpu.dispatch(call, piece.count.div_ceil(outputs))
+    let top_k = sum.map_or(0, |sum| sum.weights.cols());
+    for piece in gpu.pieces(op.weight) {
+        let (kernel, outputs) =
+            gpu.variants.vec_kernel(SHADER, op.weight.format, [rows, piece.count]);
+        let call = bind(kernel, op, &piece, None)
+            .input_or(sum.map(|sum| &sum.x), &op.x)
+            .input_or(sum.map(|sum| &sum.weights), &op.x)
+            .sizes([rows, units, piece.count, piece.first])
+            .sizes([usize::from(op.bias.is_some()), accumulate, top_k])
+            .floats([scale, op.weight.scales[0]]);
+        gpu.dispatch(call, piece.count.div_ceil(outputs))?;
+    }
+    Ok(())
 }
 
 fn by_tile(gpu: &Wgpu, op: &Matmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {

@@ -12,10 +12,12 @@ pub(crate) mod gated_rms_norm;
 pub(crate) mod kv_append;
 pub(crate) mod matmul;
 pub(crate) mod moe_combine;
+pub(crate) mod moe_down;
 pub(crate) mod moe_group;
 pub(crate) mod moe_matmul;
 pub(crate) mod moe_route;
 pub(crate) mod norm_matmul;
+pub(crate) mod norm_products;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 pub(crate) mod scale;
@@ -24,6 +26,7 @@ pub(crate) mod ssm_scan;
 pub(crate) mod top_k;
 
 use crate::kernel::Kernel;
+use std::collections::HashSet;
 use whipsnake_core::ops::{Activation, Store};
 use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::Format;
@@ -59,6 +62,8 @@ pub fn kernels() -> Vec<Kernel> {
     ] {
         list.extend(more);
     }
+    let mut seen = HashSet::new();
+    list.retain(|kernel| seen.insert(kernel.clone()));
     list
 }
 
@@ -79,7 +84,7 @@ const fn activation_number(function: Activation) -> usize {
 }
 
 /// The number of a format in `common_weight.wgsl`.
-const fn format_number(format: Format) -> u32 {
+pub(crate) const fn format_number(format: Format) -> u32 {
     match format {
         Format::F32 => 0,
         Format::F16 => 1,
@@ -103,7 +108,7 @@ const fn cache_number(dtype: DType) -> (u32, usize) {
 const CACHES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3];
 
 /// Vectors of four elements in a 16-byte unit.
-const fn unit_fours(format: Format) -> usize {
+pub(crate) const fn unit_fours(format: Format) -> usize {
     match format {
         Format::F32 => 1,
         Format::F16 | Format::BF16 => 2,

@@ -1,6 +1,6 @@
 //! Products with chosen experts: few pairs by expert id, many sorted by expert; a dispatch for each piece of the bank.
 
-use super::matmul::{HALVES, by_halves, coop_kernel, few_row_kernels, for_rows, row_scales};
+use super::matmul::{HALVES, by_halves, coop_kernel, few_row_kernels, row_scales};
 use super::{activation_number, format_number, unit_fours};
 use crate::Wgpu;
 use crate::buffer::Buffer;
@@ -114,8 +114,8 @@ fn by_coop(
 fn by_output(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>, units: usize) -> Result<()> {
     let (pairs, outputs) = (op.out.rows(), op.out.cols());
     let format = op.weight.format;
-    let (kernel, block) = gpu.variants.vec_kernel(SHADER, format, pairs * outputs);
-    let call = bind(gpu, for_rows(kernel, format, 1), op, piece)
+    let (kernel, block) = gpu.variants.vec_kernel(SHADER, format, [1, pairs * outputs]);
+    let call = bind(gpu, kernel, op, piece)
         .input(&op.x)
         .input(&op.ids)
         .output(&op.out)

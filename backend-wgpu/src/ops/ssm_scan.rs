@@ -6,8 +6,10 @@ use crate::kernel::Kernel;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::SsmScan;
 
-/// Fours of the state that an invocation keeps in registers.
+/// Fours of the state that an invocation keeps in registers over many tokens: more lanes would read B and C more often.
 const MOST_FOURS: usize = 8;
+/// The same where a step has one token a sequence: the state is read and written in longer runs, by more invocations.
+const FOURS_ONCE: usize = 4;
 /// Bytes of workgroup memory that a kernel takes where the device has more than WebGPU's 16 KiB.
 const LARGE: usize = 40 << 10;
 /// Tokens staged at once, at most.
@@ -27,15 +29,17 @@ struct Shape {
 }
 
 impl Shape {
-    /// For workgroup memory of `bytes`.
-    fn of(state_size: usize, head_dim: usize, bytes: usize) -> Self {
+    /// For sequences of at most `longest` tokens and workgroup memory of `bytes`.
+    fn of(state_size: usize, head_dim: usize, longest: usize, bytes: usize) -> Self {
         let vectors = state_size.div_ceil(4);
-        let lanes = vectors.div_ceil(MOST_FOURS).next_power_of_two();
+        let most = if longest == 1 { FOURS_ONCE } else { MOST_FOURS };
+        let lanes = vectors.div_ceil(most).next_power_of_two().min(64);
         let fours = vectors.div_ceil(lanes);
         let channels = (128 / lanes).min(head_dim.next_power_of_two());
         // B and C, partial sums and x, decay and step of a token.
         let floats = 2 * 4 * lanes * fours + channels * (lanes + 1) + 2;
-        let tokens = (bytes / 4 / floats).clamp(1, MOST_TOKENS);
+        let most = if longest == 1 { 1 } else { MOST_TOKENS };
+        let tokens = (bytes / 4 / floats).clamp(1, most);
         Self { lanes, channels, fours, tokens }
     }
 
@@ -56,9 +60,10 @@ impl Shape {
 
 pub(crate) fn kernels() -> Vec<Kernel> {
     let sizes = [(1, 1), (16, 64), (64, 64), (128, 64), (128, 80), (256, 64), (1024, 256)];
-    let kernels =
-        |(state, head)| [false, true].map(|aligned| Shape::of(state, head, SMALL).kernel(aligned));
-    sizes.into_iter().flat_map(kernels).collect()
+    let shapes = sizes
+        .into_iter()
+        .flat_map(|(state, head)| [1, 100].map(|longest| Shape::of(state, head, longest, SMALL)));
+    shapes.flat_map(|shape| [false, true].map(|aligned| shape.kernel(aligned))).collect()
 }
 
 /// WebGPU's default.
@@ -73,7 +78,8 @@ fn is_aligned(op: &SsmScan<Wgpu>) -> bool {
 pub(crate) fn encode(gpu: &Wgpu, op: &SsmScan<Wgpu>) -> Result<()> {
     want_f32("ssm_scan", &[&op.x, &op.b, &op.c, &op.dt, &op.out])?;
     let large = gpu.limits.max_compute_workgroup_storage_size as usize >= LARGE;
-    let shape = Shape::of(op.state_size, op.head_dim, if large { LARGE } else { SMALL });
+    let longest = op.segments.shape.longest;
+    let shape = Shape::of(op.state_size, op.head_dim, longest, if large { LARGE } else { SMALL });
     let (heads, segments) = (op.heads(), op.segments.table.rows());
     let blocks = op.head_dim.div_ceil(shape.channels);
     let call = Call::new(shape.kernel(is_aligned(op)))
@@ -97,8 +103,10 @@ mod tests {
     #[test]
     fn every_shape_fits_its_workgroup_memory() {
         for (state, most) in (1..=1024).flat_map(|state| [(state, SMALL), (state, LARGE)]) {
-            for head_dim in [1, 16, 63, 64, 80, 128, 256] {
-                let s = Shape::of(state, head_dim, most);
+            for (head_dim, longest) in
+                [1, 16, 63, 64, 80, 128, 256].into_iter().flat_map(|head| [(head, 1), (head, 9)])
+            {
+                let s = Shape::of(state, head_dim, longest, most);
                 assert!(s.lanes * s.fours * 4 >= state, "{state}: {s:?}");
                 assert!(s.lanes * s.channels <= 256, "{state}: {s:?}");
                 let staged = 2 * 4 * s.tokens * s.lanes * s.fours;
