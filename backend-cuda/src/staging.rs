@@ -4,7 +4,7 @@ use crate::driver::{Block, Driver, checked};
 use cudarc::driver::{CudaEvent, sys};
 use std::ops::Range;
 use std::rc::Rc;
-use whipsnake_core::cpu::copy_bytes;
+use whipsnake_core::cpu::{STRETCH, share};
 use whipsnake_core::error::Result;
 
 /// Bytes of one slot of the ring: enough for a copy at full speed.
@@ -66,7 +66,9 @@ impl Staging {
         // before the ring comes round again.
         unsafe {
             let host = self.memory.add(self.slot * SLOT_BYTES + self.used);
-            copy_bytes(std::slice::from_raw_parts_mut(host, bytes.len()), bytes);
+            let slot = std::slice::from_raw_parts_mut(host, bytes.len());
+            let stretches = slot.chunks_mut(STRETCH).zip(bytes.chunks(STRETCH)).collect();
+            share(stretches, |(to, from): (&mut [u8], &[u8])| to.copy_from_slice(from));
             self.driver.upload(to, host)?;
         }
         self.used = (self.used + bytes.len()).next_multiple_of(ALIGNMENT);

@@ -6,6 +6,7 @@ use crate::buffer::Buffer;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use whipsnake_core::cpu::{STRETCH, share};
 use whipsnake_core::error::{Error, Result};
 
 /// Bytes of one buffer of the ring.
@@ -38,6 +39,24 @@ struct Filling {
     copies: Vec<(u64, Buffer, u64, u64)>,
 }
 
+/// A part of a mapped buffer that one thread writes.
+struct Stretch<'a>(wgpu::WriteOnly<'a, [u8]>);
+
+// SAFETY: like `&mut [u8]`, it is the only way to its bytes and bound to no thread; the binding says so of sized types alone.
+unsafe impl Send for Stretch<'_> {}
+
+/// Copies on every thread.
+fn copy(to: wgpu::WriteOnly<'_, [u8]>, from: &[u8]) {
+    let mut rest = to;
+    let mut stretches = Vec::new();
+    for from in from.chunks(STRETCH) {
+        let (head, tail) = rest.split_at(from.len());
+        stretches.push((Stretch(head), from));
+        rest = tail;
+    }
+    share(stretches, |(mut to, from)| to.0.copy_from_slice(from));
+}
+
 impl Wgpu {
     /// Queues a write of whole words to a weight.
     pub(crate) fn upload_weight(&self, to: &Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -47,12 +66,13 @@ impl Wgpu {
             let room = usize::try_from(BYTES - filling.used).unwrap_or(usize::MAX);
             let part = &bytes[done..][..room.min(bytes.len() - done)];
             let (start, size) = (filling.used, part.len() as u64);
-            filling
+            let mut view = filling
                 .staging
                 .raw
                 .get_mapped_range_mut(start..start + size)
-                .map_err(|e| Error::device(format!("wgpu: upload: {e}")))?
-                .copy_from_slice(part);
+                .map_err(|e| Error::device(format!("wgpu: upload: {e}")))?;
+            copy(view.slice(..), part);
+            drop(view);
             filling.copies.push((start, to.clone(), offset + done as u64, size));
             // Mapped ranges begin at multiples of 8.
             filling.used = (start + size).next_multiple_of(8);

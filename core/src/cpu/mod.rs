@@ -19,7 +19,7 @@ use crate::tensor::{DType, Tensor};
 use crate::weight::{StoredWeight, Weight};
 pub use buffer::CpuBuffer;
 pub(crate) use buffer::{narrow, widen};
-pub use parallel::{copy_bytes, join_thread_pool};
+pub use parallel::{STRETCH, join_thread_pool, share};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;

@@ -26,19 +26,13 @@ pub(super) fn each<T: Send>(work: usize, items: Vec<T>, job: impl Fn(T) + Send +
     items.into_iter().for_each(job);
 }
 
-/// Copies bytes to a place of the same length, on every thread where there are many of them: the pages of a mapped file
-/// then come in side by side.
-pub fn copy_bytes(to: &mut [u8], from: &[u8]) {
-    #[cfg(not(target_arch = "wasm32"))]
-    {
-        use rayon::prelude::*;
-        const STRETCH: usize = 256 << 10;
-        if from.len() > 2 * STRETCH {
-            let stretches = to.par_chunks_mut(STRETCH).zip(from.par_chunks(STRETCH));
-            return stretches.for_each(|(to, from)| to.copy_from_slice(from));
-        }
-    }
-    to.copy_from_slice(from);
+/// Bytes that one thread copies at a time, for [`share`].
+pub const STRETCH: usize = 256 << 10;
+
+/// Runs `job` on every item, on every thread of the pool: for copies of some [`STRETCH`]es each, so that the pages of a mapped
+/// file come in side by side.
+pub fn share<T: Send>(items: Vec<T>, job: impl Fn(T) + Send + Sync) {
+    each(items.len() * WORTH_A_FORK / 2, items, job);
 }
 
 #[cfg(not(target_arch = "wasm32"))]
