@@ -24,10 +24,10 @@ struct Stream {
     }
 
     // Turns to a step of the tile that begins at `output`.
-    __device__ inline void open(const Bank& w, u32 expert, u32 output, u32 step) {
+    __device__ inline void open(const Bank& w, u32 output, u32 step) {
         constexpr u32 WORDS = 32 / OUTPUTS, PIECES = 64 / OUTPUTS;
         u32 lane = threadIdx.x % 32, t = lane % 4, word = lane % WORDS;
-        auto line = [&](u32 row) { return u64(expert) * w.rows + min(output + row, w.rows - 1); };
+        auto line = [&](u32 row) { return u64(min(output + row, w.rows - 1)); };
         first = w.data + line(lane / 4) * (w.cols / 2) + t * 16 + step * (16 * PIECES);
         second = OUTPUTS == 16 ? w.data + line(lane / 4 + 8) * (w.cols / 2) + t * 16 + step * (16 * PIECES) : first + 64;
         scales = w.scales + line(lane / WORDS) * (w.cols / 16) + word * 4 + step * (4 * WORDS);
@@ -193,7 +193,7 @@ struct Deal {
 template <int OUTPUTS>
 struct Tiles {
     const Bank& w;
-    u32 expert, count;
+    u32 count;
     const Deal& deal;
     u32 runs;
 
@@ -201,13 +201,13 @@ struct Tiles {
         u32 tiles = (rows + OUTPUTS - 1) / OUTPUTS;
         return tiles > blockIdx.x ? (tiles - blockIdx.x - 1) / gridDim.x + 1 : 0;
     }
-    __device__ inline Tiles(const Bank& weight, u32 of)
-        : w(weight), expert(of), count(mine(w.rows)),
+    __device__ inline explicit Tiles(const Bank& weight)
+        : w(weight), count(mine(w.rows)),
           deal(Deal::of(count, (w.cols + COLUMNS<OUTPUTS> - 1) / COLUMNS<OUTPUTS>)), runs(deal.runs) {}
     __device__ inline u32 output(u32 tile) const { return (blockIdx.x + tile * gridDim.x) * OUTPUTS; }
     __device__ inline Run run(u32 i) const { return deal.run(i, SPAN<OUTPUTS>); }
     template <class STREAM>
     __device__ inline void open(STREAM& stream, u32 i) const {
-        stream.open(w, expert, output(deal.tile + i), deal.step(i));
+        stream.open(w, output(deal.tile + i), deal.step(i));
     }
 };

@@ -71,7 +71,7 @@ template <int NT>
 __device__ inline void gated_product(const GatedProduct& p) {
     extern __shared__ __align__(16) char memory[];
     release_next();
-    Tiles<8> tiles(p.w, 0);
+    Tiles<8> tiles(p.w);
     Staging staging = {memory + WARPS * STAGES * STEP, row_pitch<8>(p.w.cols), NT};
     Sums<8, NT> sums = {reinterpret_cast<float*>(staging.bytes + NT * (staging.pitch + staging.pitch / 4)), tiles.count};
     Feed<8, Tiles<8>> feed(tiles, memory);

@@ -18,7 +18,7 @@ template <int OUTPUTS, int NT>
 __device__ inline void vec(const Vec& p) {
     extern __shared__ __align__(16) char memory[];
     release_next();
-    Tiles<OUTPUTS> tiles(p.w, 0);
+    Tiles<OUTPUTS> tiles(p.w);
     Staging staging = {memory + WARPS * STAGES * STEP, row_pitch<OUTPUTS>(p.w.cols), NT};
     float* data = reinterpret_cast<float*>(staging.bytes + NT * (staging.pitch + staging.pitch / 4));
     Sums<OUTPUTS, NT> sums = {data, tiles.count};

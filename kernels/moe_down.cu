@@ -17,7 +17,7 @@ struct MoeDown {
     Bank shared;
     Store how;
     Window out;
-    u32 parts, shares;  // warps' worth of the shared expert, 0 where there is none; of a chosen one, SHARES here
+    u32 parts, unused;  // warps' worth of the shared expert, 0 where there is none
 };
 
 constexpr u32 WARPS = 16, SHARES = 2;  // warps of a block, and of them that share one expert's steps

@@ -3,10 +3,92 @@
 // logits [rows, experts] f32, bias [experts] f32 or null, ids [rows, top_k] u32, weights [rows, top_k] f32, x [rows, inputs]
 // bf16, weight [experts, outputs, inputs] in BF16, FP8 or NVFP4, out [rows * top_k, outputs].
 //
-// The rule and its limits: common_choice.cuh. Every block finds the choices of its pair's row for itself. blockIdx.y = pair;
-// the first block of a row writes its ids and weights.
-#include "common_choice.cuh"
+// The rule is that of moe_route.cu without groups, scores by sigmoid or by softmax over the chosen. Every warp finds the
+// choices of its pair's row for itself. blockIdx.y = pair; the first block of a row writes its ids and weights. Limits: 256
+// experts, 32 choices.
 #include "common_vec.cuh"
+
+enum Score { SIGMOID_SCORE, SOFTMAX_BEFORE_CHOICE, SOFTMAX_AFTER_CHOICE };
+
+constexpr u32 MAX_EXPERTS = 256;
+
+// Twins of `Rule` and `MoeUp` in moe_route.rs and moe_up.rs.
+struct Rule {
+    u32 score, top_k, groups, top_groups, normalise;
+    float eps, scale;
+};
+struct MoeUp {
+    Window logits;
+    const float* bias;
+    Window ids, weights, x;
+    Bank w;
+    Window out;
+    Rule rule;
+    u32 function, groups, splits;
+};
+
+// An expert's place in the order of choice: larger first; 0 for none.
+__device__ inline u32 choice_key(float v) {
+    u32 bits = __float_as_uint(v);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// The choices of `row`, lane i holding the i-th and its score. Every warp finds them for itself, ties to the lowest index.
+__device__ inline void choose(const MoeUp& p, u32 row, u32& chosen, float& score) {
+    u32 experts = p.logits.cols, lane = threadIdx.x % 32;
+    float scores[MAX_EXPERTS / 32];
+    u32 keys[MAX_EXPERTS / 32];
+#pragma unroll
+    for (u32 i = 0; i < MAX_EXPERTS / 32; i++) {
+        u32 e = lane + 32 * i;
+        scores[i] = keys[i] = 0;
+        if (e >= experts) continue;
+        float v = load(p.logits, row, e);
+        scores[i] = p.rule.score == SIGMOID_SCORE ? sigmoid(v) : v;
+        keys[i] = choice_key(scores[i] + (p.bias ? p.bias[e] : 0.0f));
+    }
+    chosen = 0;
+    score = 0.0f;
+    for (u32 pick = 0; pick < p.rule.top_k; pick++) {
+        u32 best = 0, place = ALL;
+#pragma unroll
+        for (u32 i = 0; i < MAX_EXPERTS / 32; i++) best = max(best, keys[i]);
+        best = __reduce_max_sync(ALL, best);
+#pragma unroll
+        for (u32 i = MAX_EXPERTS / 32; i-- > 0;) {
+            if (keys[i] == best) place = lane + 32 * i;
+        }
+        place = min(__reduce_min_sync(ALL, place), experts - 1);
+        float found = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < MAX_EXPERTS / 32; i++) {
+            if (place != lane + 32 * i) continue;
+            found = scores[i];
+            keys[i] = 0;
+        }
+        found = __shfl_sync(ALL, found, place % 32);
+        if (lane == pick) {
+            chosen = place;
+            score = found;
+        }
+    }
+}
+
+// One warp writes what was chosen.
+__device__ inline void write_choice(const MoeUp& p, u32 row, u32 chosen, float score) {
+    u32 lane = threadIdx.x, top_k = p.rule.top_k;
+    if (p.rule.score == SOFTMAX_AFTER_CHOICE) {
+        // The first choice by logits need not be the largest logit once a bias joins in.
+        float most = lane < top_k ? score : -INFINITE;
+        for (int lanes = 16; lanes > 0; lanes /= 2) most = fmaxf(most, __shfl_xor_sync(ALL, most, lanes));
+        score = lane < top_k ? expf(score - most) : 0.0f;
+        score /= warp_sum(score);
+    }
+    float divisor = p.rule.normalise ? warp_sum(score) + p.rule.eps : 1.0f;
+    if (lane >= top_k) return;
+    reinterpret_cast<u32*>(p.ids.data)[row * p.ids.stride + lane] = chosen;
+    reinterpret_cast<float*>(p.weights.data)[row * p.weights.stride + lane] = score / divisor * p.rule.scale;
+}
 
 struct Stage {
     const MoeUp& p;
@@ -22,13 +104,14 @@ extern "C" __global__ void __launch_bounds__(256, 4) moe_up(const __grid_constan
     extern __shared__ uint4 memory[];
     __shared__ alignas(16) char ring[VEC_RING];
     __shared__ float partial[2 * VEC_THREADS];
-    __shared__ Choice found;
     u32 row = blockIdx.y / p.rule.top_k, choice = blockIdx.y % p.rule.top_k;
     release_next();
     await_previous();
-    choose(p, row, found);
-    if (choice == 0 && blockIdx.x == 0 && threadIdx.x < 32) write_choice(p, row, found);
-    u32 expert = found.ids[choice];
+    u32 chosen;
+    float score;
+    choose(p, row, chosen, score);
+    if (choice == 0 && blockIdx.x == 0 && threadIdx.x < 32) write_choice(p, row, chosen, score);
+    u32 expert = __shfl_sync(ALL, chosen, choice);
     Stage stage = {p, row};
     Groups groups = {blockIdx.x, gridDim.x, p.groups, p.splits};
     product_any<1>(p.w, expert, groups, 1, memory, ring, partial, stage, [&](u32 output, u32, float v) {

@@ -64,7 +64,7 @@ struct Source {
     __device__ inline void open(STREAM& stream, u32 i) const {
         u32 tile;
         const Product& q = product(deal.tile + i, tile);
-        stream.open(q.w, 0, tile * 16, deal.step(i));
+        stream.open(q.w, tile * 16, deal.step(i));
     }
 };
 

@@ -186,18 +186,6 @@ impl Driver {
         })
     }
 
-    /// Asks for as much shared memory, and as little cache, as the device has. A multiprocessor splits its memory anew only
-    /// when it is idle: kernels that are to run side by side on one must want the same split.
-    pub fn prefer_shared(&self, function: sys::CUfunction) -> Result<()> {
-        let attribute =
-            sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-        let all = 100;
-        // SAFETY: the function belongs to a loaded module.
-        checked("asking for the split of memory", unsafe {
-            result::function::set_function_attribute(function, attribute, all)
-        })
-    }
-
     /// Queues a kernel. An `early` one may start before the kernels before it are done, and waits for them itself.
     ///
     /// # Safety

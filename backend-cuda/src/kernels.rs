@@ -2,7 +2,6 @@
 
 use crate::driver::{Driver, Shape, checked};
 use crate::images::Images;
-use crate::switches::on;
 use bytemuck::Pod;
 use cudarc::driver::sys;
 use std::cell::RefCell;
@@ -12,10 +11,9 @@ use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
 /// The helpers that kernels include; NVRTC gets one text.
-const HELPERS: [(&str, &str); 11] = [
+const HELPERS: [(&str, &str); 10] = [
     ("common.cuh", include_str!("../../kernels/common.cuh")),
     ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
-    ("common_choice.cuh", include_str!("../../kernels/common_choice.cuh")),
     ("common_fours.cuh", include_str!("../../kernels/common_fours.cuh")),
     ("common_mma.cuh", include_str!("../../kernels/common_mma.cuh")),
     ("common_nvfp4.cuh", include_str!("../../kernels/common_nvfp4.cuh")),
@@ -54,13 +52,11 @@ pub const SOURCES: &[(&str, &str)] = sources![
     "matmul_vec",
     "moe_combine",
     "moe_down",
-    "moe_down_nvfp4",
     "moe_group",
     "moe_matmul",
     "moe_matmul_vec",
     "moe_route",
     "moe_up",
-    "moe_up_nvfp4",
     "norm_products",
     "norm_products_nvfp4",
     "rms_norm",
@@ -179,9 +175,6 @@ impl Kernels {
         if !functions.contains_key(name) {
             let raw = self.driver.function(self.module(file)?, name)?;
             let fixed = self.driver.fixed_shared(raw)?;
-            if early && self.overlaps && on("carveout") {
-                self.driver.prefer_shared(raw)?;
-            }
             functions.insert(name.to_string(), Function { raw, shared: (48 << 10) - fixed });
         }
         let function = functions

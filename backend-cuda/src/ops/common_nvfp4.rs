@@ -58,17 +58,12 @@ impl Deal {
         Self { blocks: narrow(blocks), runs: narrow(tiles.div_ceil(blocks)) }
     }
 
-    /// The launch over `down` rows of blocks: each stages `rows` rows of `pitch` bytes and has `extra` bytes for itself.
-    /// None where that does not fit.
-    pub fn shape(
-        &self,
-        cuda: &Cuda,
-        [down, rows]: [usize; 2],
-        [pitch, extra]: [u32; 2],
-    ) -> Option<Shape> {
+    /// The launch: each block stages `rows` rows of `pitch` bytes and has `extra` bytes for itself. None where that does not
+    /// fit.
+    pub fn shape(&self, cuda: &Cuda, rows: usize, [pitch, extra]: [u32; 2]) -> Option<Shape> {
         let shared = WARPS * STAGES * STEP + narrow(rows) * (pitch + pitch / 4) + extra;
         let fits = shared <= MOST_SHARED[usize::from(!cuda.hopper())];
-        let grid = [self.blocks, narrow(down), 1];
+        let grid = [self.blocks, 1, 1];
         fits.then_some(Shape { grid, threads: THREADS, shared })
     }
 }

@@ -56,7 +56,7 @@ pub(crate) fn gated_norm_matmul(
     let spread = Deal::new(matmul.weight.rows.div_ceil(TILE), cuda.multiprocessors());
     let sums = sums([padded_rows(rows), TILE], spread.runs);
     let sizes = [row_pitch(TILE, cols), sums];
-    let nvfp4 = spread.shape(cuda, [1, padded_rows(rows)], sizes).filter(|_| whole);
+    let nvfp4 = spread.shape(cuda, padded_rows(rows), sizes).filter(|_| whole);
     let product = GatedProduct {
         y: window(&norm.y),
         z: window(&norm.z),

@@ -110,7 +110,7 @@ fn spread(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Option<(usize, Shape)> {
     let deal = Deal::new(op.weight.rows.div_ceil(outputs), cuda.multiprocessors());
     let sums = sums([padded_rows(rows), outputs], deal.runs);
     let sizes = [row_pitch(outputs, cols), sums];
-    let shape = deal.shape(cuda, [1, padded_rows(rows)], sizes).filter(|_| fits)?;
+    let shape = deal.shape(cuda, padded_rows(rows), sizes).filter(|_| fits)?;
     Some((outputs, shape))
 }
 

@@ -1,6 +1,5 @@
 //! The chosen experts' second product, its weighted sum and the shared expert's second product, as one launch for few rows.
 
-use super::common_nvfp4::{self, Deal, reads, row_pitch, sums};
 use super::common_vec::{TILE, stored_columns};
 use super::{GRID_Y, StoreArg, one};
 use crate::cuda::Cuda;
@@ -8,19 +7,18 @@ use crate::driver::Shape;
 use crate::view::{Bank, Window, bank, narrow, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
-use whipsnake_core::ops::{ExpertInput, Matmul, MoeDown, MoeMatmul};
+use whipsnake_core::ops::{ExpertInput, Matmul, MoeDown};
 use whipsnake_core::step::Step;
 
 /// Up to this many rows the shared expert's weight is read anew for each row, from the cache.
 const SHARED_HERE: usize = 2;
 
-/// Warps of a block, those that share an expert, and bytes of a warp's ring: `WARPS`, `SHARES`, `STAGES * STAGE`; the NVFP4
-/// form has as many.
+/// Warps of a block, those that share an expert, and bytes of a warp's ring: `WARPS`, `SHARES`, `STAGES * STAGE`.
 const WARPS: usize = 16;
 const SHARES: usize = 2;
 const RING: usize = 4 * 1152;
 
-/// Twin of `MoeDown` in `kernels/moe_down.cu` and `moe_down_nvfp4.cu`.
+/// Twin of `MoeDown` in `kernels/moe_down.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Arguments {
@@ -33,7 +31,7 @@ struct Arguments {
     how: StoreArg,
     out: Window,
     parts: u32,
-    shares: u32,
+    unused: u32,
 }
 
 pub(crate) fn moe_down(cuda: &Cuda, step: &Step<'_, Cuda>, op: &MoeDown<'_, Cuda>) -> Result<bool> {
@@ -53,7 +51,6 @@ pub(crate) fn moe_down(cuda: &Cuda, step: &Step<'_, Cuda>, op: &MoeDown<'_, Cuda
         let columns = stored_columns(cuda, &shared.x, shared.weight).unwrap_or(8);
         (WARPS - SHARES * down.ids.cols() % WARPS).min(shared.weight.cols.div_ceil(8 * columns))
     });
-    let shares = if parts + SHARES * down.ids.cols() <= WARPS { SHARES } else { 1 };
     let arguments = Arguments {
         x: window(&down.x),
         weight: bank(down.weight),
@@ -64,46 +61,13 @@ pub(crate) fn moe_down(cuda: &Cuda, step: &Step<'_, Cuda>, op: &MoeDown<'_, Cuda
         how: StoreArg::from(combine.store),
         out: window(&combine.out),
         parts: narrow(parts),
-        shares: narrow(shares),
+        unused: 0,
     };
-    // A warp of the NVFP4 form takes one part.
-    let one_each = parts + shares * down.ids.cols() <= WARPS;
-    let nvfp4 = spread(cuda, down, shared, rows).filter(|_| one_each);
-    if let Some(shape) = nvfp4 {
-        cuda.launch_early("moe_down_nvfp4", "moe_down_nvfp4", shape, &mut one(arguments))?;
-        return rest(step, op, shared);
-    }
     let grid = [narrow(down.weight.rows.div_ceil(TILE)), narrow(rows), 1];
     let shape = Shape { grid, threads: narrow(32 * WARPS), shared: narrow(WARPS * RING) };
     cuda.launch_early("moe_down", "moe_down", shape, &mut one(arguments))?;
-    rest(step, op, shared)
-}
-
-/// The shared expert's product where the launch has not had it.
-fn rest(
-    step: &Step<'_, Cuda>,
-    op: &MoeDown<'_, Cuda>,
-    done: Option<&Matmul<'_, Cuda>>,
-) -> Result<bool> {
-    if let (Some(rest), None) = (&op.shared, done) {
+    if let (Some(rest), None) = (&op.shared, shared) {
         step.run(rest)?;
     }
     Ok(true)
-}
-
-/// The launch of the NVFP4 form, where it takes the weights.
-fn spread(
-    cuda: &Cuda,
-    down: &MoeMatmul<'_, Cuda>,
-    shared: Option<&Matmul<'_, Cuda>>,
-    rows: usize,
-) -> Option<Shape> {
-    let takes = |x, weight| common_nvfp4::takes(cuda, "moe_down_nvfp4", weight) && reads(x);
-    let fits = takes(&down.x, down.weight) && shared.is_none_or(|s| takes(&s.x, s.weight));
-    let each = narrow(down.ids.cols()) * row_pitch(TILE, down.weight.cols);
-    let pitch = each + shared.map_or(0, |shared| row_pitch(TILE, shared.weight.cols));
-    let tiles = down.weight.rows.div_ceil(TILE);
-    let deal = Deal::new(tiles, cuda.multiprocessors().div_ceil(rows.max(1)));
-    let sums = sums([1, TILE], deal.runs);
-    deal.shape(cuda, [rows, 1], [pitch, sums]).filter(|_| fits)
 }

@@ -1,6 +1,5 @@
 //! The router's choice and the chosen experts' first product, as one launch for few rows.
 
-use super::common_nvfp4::{self, reads, row_pitch, sums, takes};
 use super::common_vec::{Deal, THREADS, stored_columns};
 use super::moe_route::{Rule, rule};
 use super::{GRID_Y, function, one};
@@ -16,10 +15,7 @@ use whipsnake_core::step::Step;
 const MOST_EXPERTS: usize = 256;
 const MOST_CHOICES: usize = 32;
 
-/// Outputs of an NVFP4 tile.
-const TILE: usize = 16;
-
-/// Twin of `MoeUp` in `kernels/common_choice.cuh`.
+/// Twin of `MoeUp` in `kernels/moe_up.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Arguments {
@@ -60,16 +56,6 @@ pub(crate) fn moe_up(cuda: &Cuda, _step: &Step<'_, Cuda>, op: &MoeUp<'_, Cuda>) 
         groups: deal.groups,
         splits: deal.splits,
     };
-    let spread = common_nvfp4::Deal::new(
-        up.weight.rows.div_ceil(TILE),
-        cuda.multiprocessors().div_ceil(pairs.max(1)),
-    );
-    let sums = sums([1, TILE], spread.runs);
-    let nvfp4 = spread.shape(cuda, [pairs, 1], [row_pitch(TILE, up.weight.cols), sums]);
-    if let (Some(shape), true) = (nvfp4, takes(cuda, "moe_up_nvfp4", up.weight) && reads(&up.x)) {
-        cuda.launch_early("moe_up_nvfp4", "moe_up_nvfp4", shape, &mut one(arguments))?;
-        return Ok(true);
-    }
     let pairs = narrow(pairs);
     let blocks = deal.resident.div_ceil(pairs.max(1)).min(deal.groups);
     let shape = Shape { grid: [blocks, pairs, 1], threads: THREADS, shared: deal.shared };

@@ -108,7 +108,7 @@ pub(super) fn norm_products_nvfp4(
         16 * 4 * deal.runs * (conv.width + 1 + narrow(padded_rows(rows)) * (conv.width - 1))
     });
     let sums = sums([padded_rows(rows), TILE], deal.runs);
-    let shape = deal.shape(cuda, [1, padded_rows(rows)], [row_pitch(TILE, cols), sums + extra]);
+    let shape = deal.shape(cuda, padded_rows(rows), [row_pitch(TILE, cols), sums + extra]);
     let (Some(shape), true) = (shape, spread && tiles > 0) else { return Ok(false) };
     let kept = (cols / 8).div_ceil(deal.blocks as usize);
     let here = rows <= NORMED_HERE && (!op.keep || kept <= MOST_KEPT);
