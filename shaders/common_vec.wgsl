@@ -205,24 +205,3 @@ fn main(
         }
     }
 }
-
-// One invocation an output, 64 a workgroup, no barrier: for software adapters, which pay for barriers.
-@compute @workgroup_size(64)
-fn thread(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) count: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let first = begin(flat(group, count), 64u);
-    if (first == NONE || first + lane >= params.outputs) {
-        return;
-    }
-    let sums = partial(first + lane, 0u);
-    for (var r = 0u; r < min(ROWS, params.rows); r++) {
-        var extra = 0.0;
-        if (NORMED == 1u) {
-            extra = share(r, 0u, 1u);
-        }
-        store(r, first + lane, sum_of(sums, 0u, r), extra);
-    }
-}

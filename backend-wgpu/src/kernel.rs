@@ -22,6 +22,8 @@ const COOP: &str = include_str!("../../shaders/common_coop.wgsl");
 const SCAN_RAGGED: &str = include_str!("../../shaders/common_scan_ragged.wgsl");
 /// The scan's operands in fours.
 const SCAN_FOURS: &str = include_str!("../../shaders/common_scan_fours.wgsl");
+/// Blocks of products without barriers.
+const BLOCK: &str = include_str!("../../shaders/common_block.wgsl");
 /// Norms.
 const NORM: &str = include_str!("../../shaders/common_norm.wgsl");
 /// Products for few rows.
@@ -52,29 +54,36 @@ const SHADERS: &[Shader] = shaders![
     "argmax",
     "attention" + WEIGHT,
     "attention_combine",
+    "attention_thread",
     "attention_tile" + WEIGHT,
     "causal_conv1d",
     "copy_slot",
     "embed" + WEIGHT,
     "gated_rms_norm" + NORM,
+    "gated_rms_norm_thread",
     "kv_append",
-    "matmul_block" + WEIGHT,
+    "matmul_block" + WEIGHT + BLOCK,
     "matmul_coop" + WEIGHT + COOP,
     "matmul_row_scale",
     "matmul_tile" + WEIGHT + TILE,
     "matmul_vec" + WEIGHT + VEC,
     "moe_combine",
     "moe_group",
+    "moe_group_thread",
+    "moe_matmul_block" + WEIGHT + BLOCK + GROUP,
     "moe_matmul_coop" + WEIGHT + COOP + GROUP,
     "moe_matmul_tile" + WEIGHT + TILE + GROUP,
     "moe_matmul_vec" + WEIGHT + VEC,
     "moe_route",
+    "moe_route_thread",
     "norm_matmul" + WEIGHT + VEC,
     "rms_norm" + NORM,
+    "rms_norm_thread",
     "rope",
     "scale",
     "select_rows",
     "ssm_scan",
+    "ssm_scan_thread",
     "top_k",
 ];
 

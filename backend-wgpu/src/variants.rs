@@ -7,7 +7,8 @@ use whipsnake_core::weight::Format;
 /// Who adds up the terms of one output where rows are few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// One invocation, without barriers: software adapters pay for each workgroup that has one.
+    /// One invocation, for any number of rows and in all ops that have such a form: software adapters pay for each
+    /// workgroup that has a barrier.
     Invocation,
     /// 32 invocations that meet in workgroup memory.
     Workgroup,
@@ -67,6 +68,11 @@ impl Variants {
         Self { reduction, subgroup, cooperative: able && !wishes.no_cooperative }
     }
 
+    /// Whether ops run without barriers where they can.
+    pub fn barrier_free(self) -> bool {
+        self.reduction == Reduction::Invocation
+    }
+
     /// The kernel of a product for few rows with `outputs` in all, and the outputs of one of its workgroups.
     pub fn vec_kernel(
         self,
@@ -75,9 +81,6 @@ impl Variants {
         outputs: usize,
     ) -> (Kernel, usize) {
         let kernel = Kernel::new(shader);
-        if self.reduction == Reduction::Invocation {
-            return (kernel.entry("thread").with("LANES", 1).with("OUTS", 1), 64);
-        }
         let (lanes, outs) = team(format, outputs);
         let (kernel, lanes) = match (self.reduction, self.subgroup) {
             (Reduction::Subgroup, Some(size)) => {
@@ -92,22 +95,20 @@ impl Variants {
 
     /// Names for `devices`.
     pub fn names(self) -> Vec<String> {
+        if self.barrier_free() {
+            return vec!["an invocation a block of outputs, without barriers, in f32".into()];
+        }
         let how = match (self.reduction, self.subgroup) {
-            (Reduction::Invocation, _) => "an invocation an output".into(),
             (Reduction::Subgroup, Some(size)) => format!("a subgroup of {size} lanes"),
             _ => "32 invocations that meet in workgroup memory".into(),
         };
-        let many = match (self.cooperative, self.reduction) {
-            (true, _) => "cooperative matrices of f16",
-            (false, Reduction::Invocation) => "blocks without barriers in f32",
-            (false, _) => "tiles in f32",
-        };
+        let many = if self.cooperative { "cooperative matrices of f16" } else { "tiles in f32" };
         vec![format!("few rows by {how}"), format!("many rows by {many}")]
     }
 
-    /// One of each reduction, for checks without a device.
-    pub fn all() -> [Self; 3] {
-        [Reduction::Invocation, Reduction::Workgroup, Reduction::Subgroup].map(|reduction| Self {
+    /// One of each reduction that has kernels for few rows, for checks without a device.
+    pub fn all() -> [Self; 2] {
+        [Reduction::Workgroup, Reduction::Subgroup].map(|reduction| Self {
             reduction,
             subgroup: Some(32),
             cooperative: true,

@@ -19,7 +19,9 @@ pub(crate) fn kernels() -> Vec<Kernel> {
 pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormMatmul<'_, Wgpu>) -> Result<()> {
     let gpu = step.backend();
     let format = op.weight.format;
-    let Some(unit) = unit_of(&op.x, format).filter(|_| in_fours(&op.norm)) else {
+    // Without barriers every block of outputs would norm the row anew.
+    let fused = !gpu.variants.barrier_free() && in_fours(&op.norm);
+    let Some(unit) = unit_of(&op.x, format).filter(|_| fused) else {
         return op.unfused(step);
     };
     want_f32("norm_matmul", &[&op.x, &op.out])?;

@@ -1,4 +1,5 @@
-//! The recurrence: a workgroup a (segment, head, block of channels), for prefill, decode and mixtures alike.
+//! The recurrence: a workgroup a (segment, head, block of channels), for prefill, decode and mixtures alike; without
+//! barriers an invocation four channels.
 
 use crate::Wgpu;
 use crate::call::{Call, in_fours, residue, want_f32};
@@ -54,11 +55,23 @@ impl Shape {
     }
 }
 
+/// Channels of a workgroup of the form without barriers.
+const THREAD_CHANNELS: usize = 32;
+
+/// The form without barriers: fours of the state that its invocations keep at a time must divide all.
+fn thread_kernel(state_size: usize) -> Kernel {
+    let vectors = state_size / 4;
+    let fours = (1..=8).rev().find(|fours| vectors.is_multiple_of(*fours)).unwrap_or(1);
+    // At most 8.
+    Kernel::new("ssm_scan_thread").with("FOURS", fours as u32)
+}
+
 pub(crate) fn kernels() -> Vec<Kernel> {
     let sizes = [(1, 1), (16, 64), (64, 64), (128, 64), (128, 80), (256, 64), (1024, 256)];
     let kernels =
         |(state, head)| [false, true].map(|aligned| Shape::of(state, head, SMALL).kernel(aligned));
-    sizes.into_iter().flat_map(kernels).collect()
+    let threads = [4, 16, 64, 128].map(thread_kernel);
+    sizes.into_iter().flat_map(kernels).chain(threads).collect()
 }
 
 /// WebGPU's default.
@@ -75,8 +88,13 @@ pub(crate) fn encode(gpu: &Wgpu, op: &SsmScan<Wgpu>) -> Result<()> {
     let large = gpu.limits.max_compute_workgroup_storage_size as usize >= LARGE;
     let shape = Shape::of(op.state_size, op.head_dim, if large { LARGE } else { SMALL });
     let (heads, segments) = (op.heads(), op.segments.table.rows());
-    let blocks = op.head_dim.div_ceil(shape.channels);
-    let call = Call::new(shape.kernel(is_aligned(op)))
+    let aligned = is_aligned(op);
+    let (kernel, channels) = match gpu.variants.barrier_free() && aligned {
+        true => (thread_kernel(op.state_size), THREAD_CHANNELS),
+        false => (shape.kernel(aligned), shape.channels),
+    };
+    let blocks = op.head_dim.div_ceil(channels);
+    let call = Call::new(kernel)
         .input(&op.x)
         .input(&op.b)
         .input(&op.c)
