@@ -2,7 +2,7 @@
 //
 // One invocation has four channels of a head and walks the segment once for every 4 * FOURS of its N states, which stay in
 // registers; each walk adds its part to y. Four channels share a load of B and C, which is what the time goes into.
-// One workgroup of 8 has 32 channels of a (segment, head). FOURS, at most 8, divides N / 4; B, C and the state in fours.
+// One workgroup of 8 has 32 channels of a (segment, head). FOURS, at most 4, divides N / 4; B, C and the state in fours.
 struct Params {
     x: vec2<u32>, b: vec2<u32>, c: vec2<u32>, dt: vec2<u32>, head_params: vec2<u32>, state: vec2<u32>,
     table: vec2<u32>, out: vec2<u32>,
@@ -64,19 +64,11 @@ fn walk(head: u32, entry: vec4<u32>, base: u32, part: u32) {
     var s1 = mat4x4<f32>();
     var s2 = mat4x4<f32>();
     var s3 = mat4x4<f32>();
-    var s4 = mat4x4<f32>();
-    var s5 = mat4x4<f32>();
-    var s6 = mat4x4<f32>();
-    var s7 = mat4x4<f32>();
     if (entry.w != 0u) {
         s0 = load_states(base);
         if (FOURS > 1u) { s1 = load_states(base + 1u); }
         if (FOURS > 2u) { s2 = load_states(base + 2u); }
         if (FOURS > 3u) { s3 = load_states(base + 3u); }
-        if (FOURS > 4u) { s4 = load_states(base + 4u); }
-        if (FOURS > 5u) { s5 = load_states(base + 5u); }
-        if (FOURS > 6u) { s6 = load_states(base + 6u); }
-        if (FOURS > 7u) { s7 = load_states(base + 7u); }
     }
     let b_stride = params.b.y >> 2u;
     let c_stride = params.c.y >> 2u;
@@ -94,10 +86,6 @@ fn walk(head: u32, entry: vec4<u32>, base: u32, part: u32) {
         if (FOURS > 1u) { s1 = driven(s1, decay, drive, u + 1u); y += c[v + 1u] * s1; }
         if (FOURS > 2u) { s2 = driven(s2, decay, drive, u + 2u); y += c[v + 2u] * s2; }
         if (FOURS > 3u) { s3 = driven(s3, decay, drive, u + 3u); y += c[v + 3u] * s3; }
-        if (FOURS > 4u) { s4 = driven(s4, decay, drive, u + 4u); y += c[v + 4u] * s4; }
-        if (FOURS > 5u) { s5 = driven(s5, decay, drive, u + 5u); y += c[v + 5u] * s5; }
-        if (FOURS > 6u) { s6 = driven(s6, decay, drive, u + 6u); y += c[v + 6u] * s6; }
-        if (FOURS > 7u) { s7 = driven(s7, decay, drive, u + 7u); y += c[v + 7u] * s7; }
         let at = params.out.x + row * params.out.y + column;
         if (part == 0u) {
             y += skip * four;
@@ -114,10 +102,6 @@ fn walk(head: u32, entry: vec4<u32>, base: u32, part: u32) {
     if (FOURS > 1u) { keep_states(base + 1u, s1); }
     if (FOURS > 2u) { keep_states(base + 2u, s2); }
     if (FOURS > 3u) { keep_states(base + 3u, s3); }
-    if (FOURS > 4u) { keep_states(base + 4u, s4); }
-    if (FOURS > 5u) { keep_states(base + 5u, s5); }
-    if (FOURS > 6u) { keep_states(base + 6u, s6); }
-    if (FOURS > 7u) { keep_states(base + 7u, s7); }
 }
 
 @compute @workgroup_size(8)

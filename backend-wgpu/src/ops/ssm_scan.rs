@@ -61,9 +61,9 @@ const THREAD_CHANNELS: usize = 32;
 /// The form without barriers: fours of the state that its invocations keep at a time must divide all.
 fn thread_kernel(state_size: usize) -> Kernel {
     let vectors = state_size / 4;
-    let fours = (1..=8).rev().find(|fours| vectors.is_multiple_of(*fours)).unwrap_or(1);
-    // At most 8.
-    Kernel::new("ssm_scan_thread").with("FOURS", fours as u32)
+    let fours =
+        [4, 3, 2].into_iter().find(|&fours| vectors.is_multiple_of(fours as usize)).unwrap_or(1);
+    Kernel::new("ssm_scan_thread").with("FOURS", fours)
 }
 
 pub(crate) fn kernels() -> Vec<Kernel> {
