@@ -15,7 +15,7 @@ fn root() -> PathBuf {
 /// What is missing here, if anything.
 fn missing() -> Option<&'static str> {
     let chromium = std::env::var("CHROMIUM").unwrap_or_else(|_| "/usr/bin/chromium".into());
-    let old = "process.exit(parseInt(process.versions.node) < 20)";
+    let old = "process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)";
     let node = Command::new("node").args(["-e", old]).status();
     let needs = [
         (node.is_ok_and(|status| status.success()), "Node 20 or newer"),
