@@ -1,5 +1,5 @@
-// Tiles of pairs sorted by expert. The shader that includes this binds `order` and `offsets` and has their windows,
-// `top_k`, `first` and `count` in its parameters.
+// Tiles of PAIRS pairs sorted by expert. The shader that includes this defines PAIRS, binds `order` and `offsets` and has
+// their windows, `top_k`, `first` and `count` in its parameters.
 
 // The expert of a tile and its run of `order`: (expert, first, end).
 fn find(tile: u32) -> vec3<u32> {
@@ -11,10 +11,10 @@ fn find(tile: u32) -> vec3<u32> {
     for (var e = params.first; e < params.first + params.count; e++) {
         let first = offsets[params.offsets.x + e * params.offsets.y];
         let end = offsets[params.offsets.x + (e + 1u) * params.offsets.y];
-        let tiles = (end - first + 63u) / 64u;
+        let tiles = (end - first + PAIRS - 1u) / PAIRS;
         if (tile < before + tiles) {
-            let start = first + (tile - before) * 64u;
-            return vec3<u32>(e, start, min(end, start + 64u));
+            let start = first + (tile - before) * PAIRS;
+            return vec3<u32>(e, start, min(end, start + PAIRS));
         }
         before += tiles;
     }

@@ -19,6 +19,8 @@ struct Params {
 @group(0) @binding(7) var<storage, read> offsets: array<u32>; // [experts + 1, 1]
 @group(0) @binding(8) var<storage, read_write> out: array<f32>; // [pairs, outputs]
 
+const PAIRS: u32 = 64u;
+
 var<private> run: vec3<u32>; // expert, first and end of its places in `order`
 var<private> first_output: u32;
 

@@ -17,6 +17,8 @@ struct Params {
 @group(0) @binding(6) var<storage, read> offsets: array<u32>; // [experts + 1, 1]
 @group(0) @binding(7) var<storage, read_write> out: array<f32>; // [pairs, outputs]
 
+const PAIRS: u32 = 64u;
+
 fn four_inputs(place: u32, end: u32, col: u32) -> vec4<f32> {
     var v = vec4<f32>();
     if (place < end) {

@@ -22,17 +22,18 @@ const COOP: &str = include_str!("../../shaders/common_coop.wgsl");
 const SCAN_RAGGED: &str = include_str!("../../shaders/common_scan_ragged.wgsl");
 /// The scan's operands in fours.
 const SCAN_FOURS: &str = include_str!("../../shaders/common_scan_fours.wgsl");
+/// Blocks of products without barriers.
+const BLOCK: &str = include_str!("../../shaders/common_block.wgsl");
 /// Norms.
 const NORM: &str = include_str!("../../shaders/common_norm.wgsl");
 /// Products for few rows.
 const VEC: &str = include_str!("../../shaders/common_unit.wgsl");
 /// Those whose workgroups stage x.
 const VEC_STAGED: &str = include_str!("../../shaders/common_vec.wgsl");
-/// Their entries: `subgroup`, which only some devices take, `main` and `thread`.
-const VEC_ENTRIES: [(&str, &[&str]); 3] = [
+/// Their entries: `subgroup`, which only some devices take, and `main`.
+const VEC_ENTRIES: [(&str, &[&str]); 2] = [
     ("subgroup", &[VEC_STAGED, include_str!("../../shaders/common_vec_subgroup.wgsl")]),
     ("main", &[VEC_STAGED, include_str!("../../shaders/common_vec_workgroup.wgsl")]),
-    ("thread", &[include_str!("../../shaders/common_vec_thread.wgsl")]),
 ];
 /// A convolution behind a product.
 const CONV: &str = include_str!("../../shaders/common_conv.wgsl");
@@ -64,31 +65,40 @@ const SHADERS: &[Shader] = shaders![
     "activate",
     "add",
     "argmax",
+    "argmax_thread",
     "attention" + WEIGHT,
     "attention_combine",
+    "attention_thread",
     "attention_tile" + WEIGHT,
     "causal_conv1d",
+    "causal_conv1d_thread",
     "copy_slot",
     "embed" + WEIGHT,
     "gated_rms_norm" + NORM,
+    "gated_rms_norm_thread",
     "kv_append",
-    "matmul_block" + WEIGHT,
+    "matmul_block" + WEIGHT + BLOCK,
     "matmul_coop" + WEIGHT + COOP,
     "matmul_row_scale",
     "matmul_tile" + WEIGHT + TILE,
     "matmul_vec" + WEIGHT + VEC,
     "moe_combine",
     "moe_group",
+    "moe_group_thread",
+    "moe_matmul_block" + WEIGHT + BLOCK + GROUP,
     "moe_matmul_coop" + WEIGHT + COOP + GROUP,
     "moe_matmul_tile" + WEIGHT + TILE + GROUP,
     "moe_matmul_vec" + WEIGHT + VEC,
     "moe_route",
+    "moe_route_thread",
     "norm_matmul" + WEIGHT + VEC,
     "rms_norm" + NORM,
+    "rms_norm_thread",
     "rope",
     "scale",
     "select_rows",
     "ssm_scan",
+    "ssm_scan_thread",
     "top_k",
 ];
 

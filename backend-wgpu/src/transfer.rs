@@ -106,6 +106,9 @@ impl Wgpu {
         };
         staging.unmap();
         self.keep_staging(staging);
+        // What was written before has been copied: its staging memory is free again.
+        #[cfg(target_arch = "wasm32")]
+        self.staged.set(0);
         self.faults.check()?;
         Ok(taken)
     }

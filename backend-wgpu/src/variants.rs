@@ -8,7 +8,8 @@ use whipsnake_core::weight::Format;
 /// Who adds up the terms of one output where rows are few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
-    /// One invocation, without barriers: software adapters pay for each workgroup that has one.
+    /// One invocation, for any number of rows and in all ops that have such a form: software adapters pay for each
+    /// workgroup that has a barrier.
     Invocation,
     /// 32 invocations that meet in workgroup memory.
     Workgroup,
@@ -114,6 +115,11 @@ impl Variants {
         threads(outputs) / self.subgroup.unwrap_or(32) as usize
     }
 
+    /// Whether ops run without barriers where they can.
+    pub fn barrier_free(self) -> bool {
+        self.reduction == Reduction::Invocation
+    }
+
     /// The kernel of a product for few rows with `outputs` in all, and the outputs of one of its workgroups.
     pub fn vec_kernel(
         self,
@@ -129,9 +135,6 @@ impl Variants {
         let fours = unit_fours(format);
         let kernel = Kernel::new(shader).with("FORMAT", format_number(format));
         let kernel = with(kernel, &[("FOURS", fours), ("ROWS", rows)]);
-        if self.reduction == Reduction::Invocation {
-            return (kernel.entry("thread"), 64);
-        }
         let lanes = match (self.reduction, self.subgroup) {
             (Reduction::Subgroup, Some(size)) => Some(size as usize),
             _ => None,
@@ -158,21 +161,19 @@ impl Variants {
 
     /// Names for `devices`.
     pub fn names(self) -> Vec<String> {
+        if self.barrier_free() {
+            return vec!["an invocation a block of outputs, without barriers, in f32".into()];
+        }
         let how = match (self.reduction, self.subgroup) {
-            (Reduction::Invocation, _) => "an invocation an output".into(),
             (Reduction::Subgroup, Some(size)) => format!("a subgroup of {size} lanes"),
             _ => "32 invocations that meet in workgroup memory".into(),
         };
-        let many = match (self.cooperative, self.reduction) {
-            (true, _) => "cooperative matrices of f16",
-            (false, Reduction::Invocation) => "blocks without barriers in f32",
-            (false, _) => "tiles in f32",
-        };
+        let many = if self.cooperative { "cooperative matrices of f16" } else { "tiles in f32" };
         vec![format!("few rows by {how}"), format!("many rows by {many}")]
     }
 
-    /// One of each reduction, and one with much memory, for checks without a device.
-    pub fn all() -> [Self; 4] {
+    /// One of each reduction that has kernels for few rows, and one with much memory, for checks without a device.
+    pub fn all() -> [Self; 3] {
         let of = |(reduction, workgroup_bytes)| Self {
             reduction,
             subgroup: Some(32),
@@ -180,7 +181,6 @@ impl Variants {
             workgroup_bytes,
         };
         [
-            (Reduction::Invocation, 16 << 10),
             (Reduction::Workgroup, 16 << 10),
             (Reduction::Subgroup, 16 << 10),
             (Reduction::Subgroup, 48 << 10),

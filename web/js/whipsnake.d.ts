@@ -69,6 +69,8 @@ export interface About {
     notes: string[];
     /** For each cached file, SHA-256 over the SHA-256 of its blocks. */
     hashes: Record<string, string | null>;
+    /** Bytes on the device once the model was there, and of the module. */
+    held: Ledger;
     wasmBytes: number;
   };
 }
@@ -94,6 +96,8 @@ export interface OpenOptions {
   rows?: number;
   /** Keep fetched weights in the origin's private file system. */
   cache?: boolean;
+  /** Compile the kernels once the model is there, in the background: calls wait for it, the first reply then does not. */
+  warmUp?: boolean;
 }
 
 export interface Message {

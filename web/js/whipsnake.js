@@ -148,13 +148,13 @@ function deltaOf(items) {
   return delta;
 }
 
-export async function openModel(source, { onProgress = () => {}, backend = 'webgpu', context, rows, cache = true } = {}) {
+export async function openModel(source, { onProgress = () => {}, backend = 'webgpu', context, rows, cache = true, warmUp = false } = {}) {
   const line = new Line();
   try {
     const where = typeof source === 'string' || source instanceof URL ? new URL(source, document.baseURI).href : source;
     const files = where instanceof FileList ? [...where] : where;
     const options = { backend, context, rows };
-    return new Session(line, await line.call('open', { source: files, options, cache }, onProgress));
+    return new Session(line, await line.call('open', { source: files, options, cache, warmUp }, onProgress));
   } catch (error) {
     line.close();
     throw error;

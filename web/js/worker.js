@@ -6,10 +6,14 @@ import { LocalFolder, RemoteFolder } from './folder.js';
 
 /** Least time between two reports of progress. */
 const REPORT_MS = 30;
+/** Tokens of a prompt that needs the kernels of long ones. */
+const WARM_TOKENS = 20;
 
 let model = null;
 let folder = null;
 let reply = null;
+/** Settles when no compiling goes on in the background. */
+let warm = Promise.resolve();
 
 const wasm = init({ module_or_path: new URL('./wasm/whipsnake_web_bg.wasm', import.meta.url) });
 const memory = async () => (await wasm).memory.buffer.byteLength;
@@ -20,6 +24,12 @@ const turn = () => new Promise((done) => {
   channel.port1.onmessage = done;
   channel.port2.postMessage(null);
 });
+
+/** Runs a prompt and a token, so that the kernels of both are there. An error is for the call that meets it. */
+async function compile() {
+  await model.logits(new Uint32Array(WARM_TOKENS)).catch(() => {});
+  await model.logits(new Uint32Array(1)).catch(() => {});
+}
 
 /** Progress as one growing picture, sent now and then. */
 function reporter(send) {
@@ -35,7 +45,7 @@ function reporter(send) {
 }
 
 const calls = {
-  async open({ source, options, cache }, send) {
+  async open({ source, options, cache, warmUp }, send) {
     if (model) throw new Error('this worker holds a model already');
     const report = reporter(send);
     const onBytes = ({ received, cached, total }) => report({ received, cached, total });
@@ -50,7 +60,9 @@ const calls = {
       model = await Model.open(folder, JSON.stringify(options), onTensor);
       report({ received: folder.received, cached: folder.cached, total: folder.total }, true);
       const { received, cached, notes } = folder;
-      const loading = { received, cached, notes, hashes: await folder.hashes(), wasmBytes: await memory() };
+      const loading = { received, cached, notes, hashes: await folder.hashes(), held: JSON.parse(model.memory()), wasmBytes: await memory() };
+      // Behind the answer to this call, so that the page has the model meanwhile.
+      if (warmUp && options.backend !== 'cpu') warm = turn().then(compile);
       return { ...JSON.parse(model.about()), loading };
     } finally {
       folder.close();
@@ -91,6 +103,7 @@ const calls = {
 onmessage = async ({ data: { id, call, args } }) => {
   try {
     await wasm;
+    if (call !== 'stop') await warm;
     const value = await calls[call](args, (news) => postMessage({ id, news }));
     postMessage({ id, value });
   } catch (error) {

@@ -1,7 +1,7 @@
 // The page: opens models, and connects the controls.
 
 import { deviceReport, openModel, selfcheck } from './whipsnake.js';
-import { $, bytes, plot, showDevice, showMemory, showModel, showRates } from './panel.js';
+import { $, bytes, showDevice, showMemory, showModel, showRates } from './panel.js';
 import { Talk } from './talk.js';
 
 const DEFAULT_MODEL = 'models/bard';
@@ -38,6 +38,7 @@ async function open(source, name) {
   last = { source, name };
   talk.session?.close();
   talk.session = null;
+  document.body.classList.remove('loaded');
   talk.busy = false;
   talk.clear();
   notice('');
@@ -54,7 +55,7 @@ async function open(source, name) {
     if (backend === 'webgpu' && reports.length === 0) {
       throw Object.assign(new Error('This browser offers no WebGPU adapter. A current Chrome, Edge, Firefox or Safari has one, over https or localhost. The CPU can run the model instead, several times slower on most machines.'), { missing: true });
     }
-    const session = await openModel(source, { backend, onProgress: (step) => mine === opening && progress(step) });
+    const session = await openModel(source, { backend, warmUp: true, onProgress: (step) => mine === opening && progress(step) });
     if (mine !== opening) return session.close();
     loaded(session, name, reports);
   } catch (error) {
@@ -69,10 +70,11 @@ async function open(source, name) {
 
 function loaded(session, name, reports) {
   talk.session = session;
+  document.body.classList.add('loaded');
   const { about } = session;
   showModel(about);
   showDevice(about, reports);
-  session.memory().then(({ device, wasmBytes }) => showMemory(about.plan, device, wasmBytes));
+  showMemory(about.plan, about.loading.held, about.loading.wasmBytes);
   showRates(null);
   $('badge').hidden = false;
   $('badge').textContent = about.backend === 'cpu' ? 'CPU' : `WebGPU${about.device.kind === 'software' ? ', in software' : ''}`;
@@ -190,9 +192,7 @@ $('check-stop').onclick = () => checking?.abort();
 $('theme').onclick = () => {
   const dark = getComputedStyle(document.documentElement).colorScheme === 'dark' || (!document.documentElement.dataset.theme && matchMedia('(prefers-color-scheme: dark)').matches);
   document.documentElement.dataset.theme = dark ? 'light' : 'dark';
-  plot.soon();
 };
-matchMedia('(prefers-color-scheme: dark)').onchange = () => plot.soon();
 addEventListener('dragover', (event) => {
   event.preventDefault();
   $('drop').hidden = false;

@@ -2,6 +2,9 @@
 
 import { Plot } from './plot.js';
 
+/** What the ledger's short words mean. */
+const LEDGER = { kv: 'keys and values' };
+
 export const $ = (id) => document.getElementById(id);
 
 const NAMES = { mamba2: ['M', 'Mamba2'], attention: ['A', 'attention'], mlp: ['F', 'feed-forward'], moe: ['E', 'experts'] };
@@ -88,7 +91,7 @@ export function nameOf({ name, vendor, architecture, description }) {
 }
 
 export function showMemory(plan, held, wasmBytes) {
-  const rows = Object.keys(plan).map((name) => [name, bytes(plan[name]), held ? bytes(held[name]) : '–']);
+  const rows = Object.keys(plan).map((name) => [LEDGER[name] ?? name, bytes(plan[name]), held ? bytes(held[name]) : '–']);
   const sum = (ledger) => bytes(Object.values(ledger).reduce((a, b) => a + b, 0));
   rows.push(['total', sum(plan), held ? sum(held) : '–'], ['wasm', '', bytes(wasmBytes)]);
   $('memory').tBodies[0].replaceChildren(...rows.map(([name, ...values]) => {
@@ -98,7 +101,7 @@ export function showMemory(plan, held, wasmBytes) {
   }));
 }
 
-export const plot = new Plot($('plot'));
+export const plot = new Plot($('plot'), $('plot-top'));
 
 export function showRates(usage) {
   terms($('rates'), [

@@ -1,31 +1,36 @@
-// The speed of writing, token by token: a line that is drawn once a frame at most.
+// The speed of writing, token by token: a line that is drawn once a frame at most. It is SVG, since a canvas would be
+// lost together with the model's device.
 
 /** Tokens shown. */
 const SHOWN = 160;
 /** Share of the last value in the smoothed one. */
 const SMOOTH = 0.8;
+/** Tokens that come closer together came in one message: they share their time. */
+const TOGETHER_MS = 1;
+/** The drawing's own units; the style sheet stretches it. */
+const [WIDTH, HEIGHT] = [320, 80];
 
 export class Plot {
-  constructor(canvas) {
-    Object.assign(this, { canvas, rates: [], last: 0, waiting: false });
-    new ResizeObserver(() => this.soon()).observe(canvas);
-    canvas.addEventListener('contextrestored', () => this.soon());
+  constructor(svg, label) {
+    Object.assign(this, { line: svg.querySelector('polyline'), label, rates: [], last: 0, count: 0, waiting: false });
   }
 
   begin() {
-    Object.assign(this, { rates: [], last: 0 });
+    Object.assign(this, { rates: [], last: 0, count: 0 });
     this.soon();
   }
 
   /** A token came now. */
   token() {
     const now = performance.now();
+    this.count += 1;
+    if (this.last && now - this.last < TOGETHER_MS) return;
     if (this.last) {
-      const rate = 1000 / Math.max(now - this.last, 0.05);
+      const rate = (1000 * this.count) / (now - this.last);
       const before = this.rates.at(-1);
       this.rates.push(before === undefined ? rate : 1 / (SMOOTH / before + (1 - SMOOTH) / rate));
     }
-    this.last = now;
+    Object.assign(this, { last: now, count: 0 });
     this.soon();
   }
 
@@ -39,34 +44,10 @@ export class Plot {
   }
 
   draw() {
-    const { canvas } = this;
-    const scale = devicePixelRatio || 1;
-    const [width, height] = [canvas.clientWidth, canvas.clientHeight];
-    canvas.width = width * scale;
-    canvas.height = height * scale;
-    const pen = canvas.getContext('2d');
-    pen.scale(scale, scale);
-    // Computed colours are resolved for the theme; the style sheet lends them to these properties.
-    const { borderTopColor: line, color: accent, caretColor: faint } = getComputedStyle(canvas);
     const rates = this.rates.slice(-SHOWN);
     const top = Math.max(...rates, 1) * 1.15;
-    pen.strokeStyle = line;
-    pen.beginPath();
-    for (const share of [0, 0.5, 1]) {
-      const y = Math.round((height - 14) * share) + 12.5;
-      pen.moveTo(0, y);
-      pen.lineTo(width, y);
-    }
-    pen.stroke();
-    if (rates.length < 2) return;
-    const at = (index) => [(index / (SHOWN - 1)) * width, height - 1.5 - (rates[index] / top) * (height - 14)];
-    pen.strokeStyle = accent;
-    pen.lineWidth = 2;
-    pen.beginPath();
-    rates.forEach((_, index) => pen.lineTo(...at(index)));
-    pen.stroke();
-    pen.fillStyle = faint;
-    pen.font = '11px system-ui, sans-serif';
-    pen.fillText(`${top.toFixed(0)} tok/s`, 0, 9);
+    const at = (rate, index) => `${((index / (SHOWN - 1)) * WIDTH).toFixed(1)},${(HEIGHT - 1 - (rate / top) * (HEIGHT - 2)).toFixed(1)}`;
+    this.line.setAttribute('points', rates.length < 2 ? '' : rates.map(at).join(' '));
+    this.label.textContent = rates.length < 2 ? '' : `${top.toFixed(0)} tok/s`;
   }
 }

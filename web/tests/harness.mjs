@@ -1,7 +1,7 @@
 // What the browser tests share: a server that counts and fails on purpose, browsers, the CLI.
 
 import { execFileSync } from 'node:child_process';
-import { existsSync, mkdirSync, readFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readFileSync, statSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { chromium } from 'playwright-core';
@@ -103,7 +103,9 @@ export async function shot(page, name) {
 
 /** What the command line prints, as JSON. */
 export function cli(...args) {
-  const built = ['release', 'debug'].map((profile) => path.join(ROOT, 'target', profile, 'whipsnake')).find(existsSync);
+  const programs = ['release', 'debug'].map((profile) => path.join(ROOT, 'target', profile, 'whipsnake')).filter(existsSync);
+  // The newest: another may be of yesterday.
+  const [built] = programs.sort((a, b) => statSync(b).mtimeMs - statSync(a).mtimeMs);
   const [program, before] = built ? [built, []] : ['cargo', ['run', '--quiet', '--package', 'whipsnake', '--']];
   const text = execFileSync(program, [...before, ...args, '--backend', 'cpu', '--json'], { cwd: ROOT, encoding: 'utf8', maxBuffer: 1 << 28, stdio: ['ignore', 'pipe', 'inherit'] });
   return JSON.parse(text);

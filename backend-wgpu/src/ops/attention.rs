@@ -1,9 +1,10 @@
-//! Attention over the cache: a workgroup some query heads of a key head, the context in parts where those are few.
+//! Attention over the cache: a workgroup some query heads of a key head, the context in parts where those are few;
+//! without barriers an invocation a head of a row.
 
 use super::{CACHES, cache_number};
 use crate::Wgpu;
 use crate::buffer::Buffer;
-use crate::call::{Call, want_f32};
+use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::Attention;
@@ -47,12 +48,27 @@ fn tile_kernel(dtype: DType, head_dim: usize) -> Kernel {
         .with("CHUNKS", head_dim.div_ceil(64) as u32)
 }
 
+/// Invocations that keep a software adapter busy, and those of a workgroup of the form without barriers.
+const THREADS_BUSY: usize = 32;
+const THREADS: usize = 8;
+/// Widest head that an invocation keeps in registers.
+const THREAD_HEAD: usize = 64;
+
+fn thread_kernel(head_dim: usize, split: bool) -> Kernel {
+    // At most 16.
+    let fours = (head_dim / 4) as u32;
+    Kernel::new("attention_thread").with("FOURS", fours).with("SPLIT", u32::from(split))
+}
+
 fn combine_kernel() -> Kernel {
     Kernel::new("attention_combine")
 }
 
 pub(crate) fn kernels() -> Vec<Kernel> {
     let mut list = vec![combine_kernel()];
+    for head_dim in [4, 20, 64] {
+        list.extend([false, true].map(|split| thread_kernel(head_dim, split)));
+    }
     for dtype in CACHES {
         for head_dim in [64, 128, 256] {
             list.extend([false, true].map(|split| kernel(dtype, head_dim, split)));
@@ -68,6 +84,12 @@ pub(crate) fn encode(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
     if op.cache.v.dtype() != dtype {
         return Err(Error::op("attention", "the caches of keys and values differ in dtype"));
     }
+    let caches = [&op.cache.k, &op.cache.v];
+    let in_registers = op.head_dim <= THREAD_HEAD && op.head_dim.is_multiple_of(4);
+    let fours = dtype == DType::F32 && in_fours(&op.q) && caches.into_iter().all(in_fours);
+    if gpu.variants.barrier_free() && in_registers && fours {
+        return by_thread(gpu, op);
+    }
     if op.segments.shape.longest >= TILE && op.head_dim <= TILE_HEAD {
         return by_tile(gpu, op);
     }
@@ -75,29 +97,46 @@ pub(crate) fn encode(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
     let group = heads / op.kv_heads();
     let blocks = group.div_ceil(block_heads(op.head_dim));
     let groups = rows * op.kv_heads() * blocks;
-    let parts = parts(groups, rows * heads, op.segments.shape.context, op.head_dim);
-    let call = Call::new(kernel(dtype, op.head_dim, parts > 1))
-        .input(&op.q)
-        .input(&op.cache.k)
-        .input(&op.cache.v)
-        .input(&op.segments.places);
-    let mut call = if parts > 1 {
-        // The parts have no window of their own.
-        call.whole(partials(gpu)?, true).sizes([0, 0])
-    } else {
-        call.output(&op.out)
-    };
-    call = call
+    let parts = parts(BUSY / groups.max(1), op);
+    let call = bind(gpu, kernel(dtype, op.head_dim, parts > 1), op, parts)?
         .sizes([rows, heads, group, op.head_dim, op.cache.context, parts, blocks])
         .floats([op.scale]);
     gpu.dispatch(call, groups * parts)?;
+    combine(gpu, op, parts)
+}
+
+/// The bindings of a kernel that may leave parts.
+fn bind(gpu: &Wgpu, kernel: Kernel, op: &Attention<Wgpu>, parts: usize) -> Result<Call> {
+    let call = Call::new(kernel).input(&op.q).input(&op.cache.k).input(&op.cache.v);
+    let call = call.input(&op.segments.places);
+    Ok(match parts {
+        1 => call.output(&op.out),
+        // The parts have no window of their own.
+        _ => call.whole(partials(gpu)?, true).sizes([0, 0]),
+    })
+}
+
+/// Joins parts where there are several.
+fn combine(gpu: &Wgpu, op: &Attention<Wgpu>, parts: usize) -> Result<()> {
     if parts == 1 {
         return Ok(());
     }
+    let (rows, heads) = (op.q.rows(), op.heads());
     let mut combine = Call::new(combine_kernel()).whole(partials(gpu)?, false);
     combine = combine.input(&op.segments.places).output(&op.out);
     combine = combine.sizes([rows, heads, op.head_dim, parts]);
     gpu.dispatch(combine, (rows * heads * op.head_dim).div_ceil(64))
+}
+
+/// Without barriers: an invocation a (row, head, part).
+fn by_thread(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
+    let (rows, heads) = (op.q.rows(), op.heads());
+    let parts = parts(THREADS_BUSY / (rows * heads).max(1), op);
+    let call = bind(gpu, thread_kernel(op.head_dim, parts > 1), op, parts)?
+        .sizes([rows, heads, heads / op.kv_heads(), op.cache.context, parts])
+        .floats([op.scale]);
+    gpu.dispatch(call, (rows * heads * parts).div_ceil(THREADS))?;
+    combine(gpu, op, parts)
 }
 
 /// Many rows of a segment share its keys and values.
@@ -115,10 +154,13 @@ fn by_tile(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
     gpu.dispatch(call, segments * tiles * heads)
 }
 
-/// Parts of the context for so many workgroups and (row, head) pairs: enough to keep the device busy, within the scratch
-/// memory.
-fn parts(groups: usize, pairs: usize, context: usize, head_dim: usize) -> usize {
-    let wanted = BUSY / groups.max(1);
+/// Parts of the context: as many as are wanted to keep the device busy, within the scratch memory.
+fn parts(wanted: usize, op: &Attention<Wgpu>) -> usize {
+    let pairs = op.q.rows() * op.heads();
+    parts_of(wanted, pairs, op.segments.shape.context, op.head_dim)
+}
+
+fn parts_of(wanted: usize, pairs: usize, context: usize, head_dim: usize) -> usize {
     // 4 MiB fit usize.
     let room = PARTIALS as usize / (4 * pairs.max(1) * (head_dim + 2));
     wanted.min(context / PART).min(room).max(1)
@@ -131,14 +173,14 @@ pub(super) fn partials(gpu: &Wgpu) -> Result<&Buffer> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PARTIALS, parts};
+    use super::{BUSY, PARTIALS, parts_of};
 
     #[test]
     fn parts_fit_the_scratch_memory() {
         for pairs in [1usize, 2, 32, 64, 200, 4096] {
             for context in [1, 255, 512, 32768, 1 << 20] {
                 for head_dim in [1, 64, 128, 256] {
-                    let parts = parts(pairs.div_ceil(8), pairs, context, head_dim);
+                    let parts = parts_of(BUSY / pairs.div_ceil(8), pairs, context, head_dim);
                     assert!(parts >= 1);
                     let bytes = pairs * parts * (head_dim + 2) * 4;
                     assert!(parts == 1 || bytes as u64 <= PARTIALS, "{pairs} {context} {head_dim}");

@@ -1,4 +1,5 @@
-//! Linear layers: few rows by output, many rows by tiles; a dispatch for each piece of the weight.
+//! Linear layers: few rows by output, many rows by tiles, all in blocks where barriers cost too much; a dispatch for each
+//! piece of the weight.
 
 use super::{format_number, store_parts, unit_fours};
 use crate::Wgpu;
@@ -6,7 +7,7 @@ use crate::buffer::Buffer;
 use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
 use crate::load::Piece;
-use crate::variants::{Reduction, Variants};
+use crate::variants::Variants;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::{Matmul, MoeCombine};
 use whipsnake_core::tensor::Tensor;
@@ -42,11 +43,23 @@ fn tile_kernel(format: Format, aligned: bool) -> Kernel {
         .with("ALIGNED", u32::from(aligned))
 }
 
-fn block_kernel(format: Format) -> Kernel {
-    // Fours are at most 8.
-    Kernel::new("matmul_block")
-        .with("FORMAT", format_number(format))
-        .with("FOURS", unit_fours(format) as u32)
+/// Rows of a block without barriers: what its invocations keep sums of.
+const BLOCK_ROWS: usize = 8;
+/// Outputs of a workgroup of such blocks.
+pub(super) const BLOCK_OUTPUTS: usize = 128;
+
+/// Gives a kernel without barriers its constants; and its rows.
+pub(super) fn block_kernel(shader: &'static str, format: Format, rows: usize) -> (Kernel, usize) {
+    let rows = rows.next_power_of_two().min(BLOCK_ROWS);
+    // At most 8.
+    let kernel =
+        Kernel::new(shader).with("FORMAT", format_number(format)).with("ROWS", rows as u32);
+    (kernel, rows)
+}
+
+/// Whether a product with rows of x runs without barriers.
+pub(super) fn by_blocks(gpu: &Wgpu, x: &Tensor<Wgpu>) -> bool {
+    gpu.variants.barrier_free() && x.cols().is_multiple_of(4) && in_fours(x)
 }
 
 /// The formats whose elements are exact as halves.
@@ -86,13 +99,16 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     for format in Format::ALL {
         list.extend(few_row_kernels(SHADER, format, &[1, 2, 4, 8]));
         list.extend([false, true].map(|aligned| tile_kernel(format, aligned)));
-        list.push(block_kernel(format));
+        list.extend([1, 2, 4, 8].map(|rows| block_kernel("matmul_block", format, rows).0));
     }
     list
 }
 
 pub(crate) fn encode(gpu: &Wgpu, op: &Matmul<'_, Wgpu>) -> Result<()> {
     want_f32("matmul", &[&op.x, &op.out])?;
+    if by_blocks(gpu, &op.x) {
+        return gpu.pieces(op.weight).iter().try_for_each(|p| by_block(gpu, op, p));
+    }
     if let Some(unit) = unit_of(&op.x, op.weight.format) {
         let units = op.x.cols() / unit;
         return by_output(gpu, op, units, None);
@@ -100,12 +116,6 @@ pub(crate) fn encode(gpu: &Wgpu, op: &Matmul<'_, Wgpu>) -> Result<()> {
     if by_halves(gpu, &op.x, op.weight.format) {
         let scales = row_scales(gpu, &op.x)?;
         return gpu.pieces(op.weight).iter().try_for_each(|p| by_coop(gpu, op, p, scales));
-    }
-    let unit = 4 * unit_fours(op.weight.format);
-    let whole = op.x.cols().is_multiple_of(unit) && in_fours(&op.x);
-    if whole && gpu.variants.reduction == Reduction::Invocation {
-        let units = op.x.cols() / unit;
-        return gpu.pieces(op.weight).iter().try_for_each(|p| by_block(gpu, op, p, units));
     }
     gpu.pieces(op.weight).iter().try_for_each(|p| by_tile(gpu, op, p))
 }
@@ -159,15 +169,16 @@ fn by_tile(gpu: &Wgpu, op: &Matmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {
     gpu.dispatch(call, row_tiles * piece.count.div_ceil(64))
 }
 
-fn by_block(gpu: &Wgpu, op: &Matmul<'_, Wgpu>, piece: &Piece<'_>, units: usize) -> Result<()> {
+fn by_block(gpu: &Wgpu, op: &Matmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {
     let (accumulate, scale) = store_parts(op.store);
-    let rows = op.x.rows();
-    let row_blocks = rows.div_ceil(16);
-    let call = bind(block_kernel(op.weight.format), op, piece, None)
-        .sizes([rows, units, piece.count, piece.first, row_blocks])
+    let [rows, inputs] = op.x.shape();
+    let (kernel, height) = block_kernel("matmul_block", op.weight.format, rows);
+    let row_blocks = rows.div_ceil(height);
+    let call = bind(kernel, op, piece, None)
+        .sizes([rows, inputs, piece.count, piece.first, row_blocks])
         .sizes([usize::from(op.bias.is_some()), accumulate])
         .floats([scale, op.weight.scales[0]]);
-    gpu.dispatch(call, row_blocks * piece.count.div_ceil(64))
+    gpu.dispatch(call, row_blocks * piece.count.div_ceil(BLOCK_OUTPUTS))
 }
 
 fn by_coop(

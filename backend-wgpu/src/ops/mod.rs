@@ -49,7 +49,7 @@ pub fn kernels() -> Vec<Kernel> {
         kv_append::kernels(),
         matmul::kernels(),
         vec![moe_combine::kernel()],
-        vec![moe_group::kernel()],
+        moe_group::kernels(),
         moe_matmul::kernels(),
         moe_route::kernels(),
         norm_matmul::kernels(),

@@ -1,6 +1,9 @@
 //! Products with chosen experts: few pairs by expert id, many sorted by expert; a dispatch for each piece of the bank.
 
-use super::matmul::{HALVES, by_halves, coop_kernel, few_row_kernels, row_scales};
+use super::matmul::{
+    BLOCK_OUTPUTS, HALVES, block_kernel, by_blocks, by_halves, coop_kernel, few_row_kernels,
+    row_scales,
+};
 use super::{activation_number, format_number, unit_fours};
 use crate::Wgpu;
 use crate::buffer::Buffer;
@@ -13,11 +16,20 @@ use whipsnake_core::weight::Format;
 
 const SHADER: &str = "moe_matmul_vec";
 
+/// Pairs of a tile.
+const TILE: usize = 64;
+
 fn tile_kernel(format: Format, aligned: bool, sorted: bool) -> Kernel {
     Kernel::new("moe_matmul_tile")
         .with("FORMAT", format_number(format))
         .with("ALIGNED", u32::from(aligned))
         .with("SORTED", u32::from(sorted))
+}
+
+/// The kernel without barriers, and the pairs of its tiles.
+fn pair_block_kernel(format: Format, pairs: usize, sorted: bool) -> (Kernel, usize) {
+    let (kernel, height) = block_kernel("moe_matmul_block", format, if sorted { pairs } else { 1 });
+    (kernel.with("SORTED", u32::from(sorted)), height)
 }
 
 fn sorted_coop_kernel(format: Format) -> Kernel {
@@ -28,6 +40,8 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     let mut list: Vec<_> = HALVES.map(sorted_coop_kernel).into();
     for format in Format::ALL {
         list.extend(few_row_kernels(SHADER, format, &[1]));
+        list.push(pair_block_kernel(format, 1, false).0);
+        list.extend([1, 2, 4, 8].map(|pairs| pair_block_kernel(format, pairs, true).0));
         for aligned in [false, true] {
             list.extend([false, true].map(|sorted| tile_kernel(format, aligned, sorted)));
         }
@@ -45,6 +59,9 @@ pub(crate) fn encode(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>) -> Result<()> {
     {
         let scales = row_scales(gpu, &op.x)?;
         return pieces.iter().try_for_each(|p| by_coop(gpu, op, groups, p, scales));
+    }
+    if by_blocks(gpu, &op.x) {
+        return pieces.iter().try_for_each(|p| by_block(gpu, op, p));
     }
     for piece in pieces {
         if op.groups.is_none() && whole_units {
@@ -85,10 +102,10 @@ fn bind(gpu: &Wgpu, kernel: Kernel, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>)
         .whole(gpu.matrix_scales(op.weight), false)
 }
 
-/// Tiles of 64 pairs: an expert's last may be part empty, so one more for each expert that has pairs.
-fn sorted_tiles(op: &MoeMatmul<'_, Wgpu>) -> usize {
+/// Tiles of `height` pairs: an expert's last may be part empty, so one more for each expert that has pairs.
+fn sorted_tiles(op: &MoeMatmul<'_, Wgpu>, height: usize) -> usize {
     let pairs = op.out.rows();
-    pairs.div_ceil(64) + op.weight.experts.min(pairs)
+    pairs.div_ceil(height) + op.weight.experts.min(pairs)
 }
 
 fn by_coop(
@@ -99,7 +116,7 @@ fn by_coop(
     row_scales: &Buffer,
 ) -> Result<()> {
     let (pairs, outputs, inputs) = (op.out.rows(), op.out.cols(), op.x.cols());
-    let tiles = sorted_tiles(op);
+    let tiles = sorted_tiles(op, TILE);
     let call = bind(gpu, sorted_coop_kernel(op.weight.format), op, piece)
         .whole(row_scales, false)
         .input(&op.x)
@@ -125,11 +142,28 @@ fn by_output(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>, units: usi
     gpu.dispatch(call, pairs * outputs.div_ceil(block))
 }
 
+fn by_block(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {
+    let (pairs, outputs, inputs) = (op.out.rows(), op.out.cols(), op.x.cols());
+    let (kernel, height) = pair_block_kernel(op.weight.format, pairs, op.groups.is_some());
+    let (order, offsets, tiles) = match &op.groups {
+        Some(groups) => (&groups.order, &groups.offsets, sorted_tiles(op, height)),
+        None => (&op.ids, &op.ids, pairs),
+    };
+    let call = bind(gpu, kernel, op, piece)
+        .input(&op.x)
+        .input(order)
+        .input(offsets)
+        .output(&op.out)
+        .sizes([pairs, op.ids.cols(), per_row(op), inputs, outputs, piece.first, piece.count])
+        .sizes([activation_number(op.activation), scaled(op), tiles]);
+    gpu.dispatch(call, tiles * outputs.div_ceil(BLOCK_OUTPUTS))
+}
+
 fn by_tile(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {
     let (pairs, outputs, inputs) = (op.out.rows(), op.out.cols(), op.x.cols());
     let kernel = tile_kernel(op.weight.format, inputs.is_multiple_of(4), op.groups.is_some());
     let (order, offsets, tiles) = match &op.groups {
-        Some(groups) => (&groups.order, &groups.offsets, sorted_tiles(op)),
+        Some(groups) => (&groups.order, &groups.offsets, sorted_tiles(op, TILE)),
         None => (&op.ids, &op.ids, pairs),
     };
     let call = bind(gpu, kernel, op, piece)

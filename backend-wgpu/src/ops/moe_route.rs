@@ -1,4 +1,4 @@
-//! The router's choice: a workgroup a row.
+//! The router's choice: a workgroup a row, or an invocation without barriers.
 
 use crate::Wgpu;
 use crate::call::Call;
@@ -9,17 +9,22 @@ use whipsnake_core::ops::{MoeRoute, Score};
 /// Experts that the kernel's workgroup memory holds.
 const MOST_EXPERTS: usize = 1024;
 
-fn kernel(score: Score) -> Kernel {
+/// Rows of a workgroup of the form without barriers, which knows no groups of experts.
+const BLOCK: usize = 8;
+
+fn kernel(shader: &'static str, score: Score) -> Kernel {
     let number = match score {
         Score::Sigmoid => 0,
         Score::SoftmaxBeforeChoice => 1,
         Score::SoftmaxAfterChoice => 2,
     };
-    Kernel::new("moe_route").with("SCORE", number)
+    Kernel::new(shader).with("SCORE", number)
 }
 
 pub(crate) fn kernels() -> Vec<Kernel> {
-    [Score::Sigmoid, Score::SoftmaxBeforeChoice, Score::SoftmaxAfterChoice].map(kernel).into()
+    let scores = [Score::Sigmoid, Score::SoftmaxBeforeChoice, Score::SoftmaxAfterChoice];
+    let kernels = |shader| scores.map(|score| kernel(shader, score));
+    ["moe_route", "moe_route_thread"].into_iter().flat_map(kernels).collect()
 }
 
 pub(crate) fn encode(gpu: &Wgpu, op: &MoeRoute<Wgpu>) -> Result<()> {
@@ -31,7 +36,11 @@ pub(crate) fn encode(gpu: &Wgpu, op: &MoeRoute<Wgpu>) -> Result<()> {
         ));
     }
     let rule = &op.rule;
-    let call = Call::new(kernel(rule.score))
+    let (shader, workgroups) = match gpu.variants.barrier_free() && rule.top_groups == rule.groups {
+        true => ("moe_route_thread", rows.div_ceil(BLOCK)),
+        false => ("moe_route", rows),
+    };
+    let call = Call::new(kernel(shader, rule.score))
         .input(&op.logits)
         .input_or(op.bias.as_ref(), &op.logits)
         .output(&op.ids)
@@ -39,5 +48,5 @@ pub(crate) fn encode(gpu: &Wgpu, op: &MoeRoute<Wgpu>) -> Result<()> {
         .sizes([rows, experts, rule.top_k, rule.groups, rule.top_groups])
         .sizes([usize::from(op.bias.is_some()), usize::from(rule.normalise.is_some())])
         .floats([rule.normalise.unwrap_or(0.0), rule.scale]);
-    gpu.dispatch(call, rows)
+    gpu.dispatch(call, workgroups)
 }

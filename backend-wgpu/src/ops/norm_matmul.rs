@@ -45,9 +45,11 @@ pub(super) struct Normed<'o, 'a> {
 }
 
 impl Normed<'_, '_> {
-    /// Columns of a unit, where the kernel takes the operands.
-    pub fn unit(&self) -> Option<usize> {
+    /// Columns of a unit, where the kernel takes the operands. Without barriers every block of outputs would norm the row
+    /// anew.
+    pub fn unit(&self, gpu: &Wgpu) -> Option<usize> {
         let plain = self.norm.groups == 1 && self.matmul.store == Store::Replace;
+        let plain = plain && !gpu.variants.barrier_free();
         let unit = unit_of(&self.norm.x, self.matmul.weight.format)?;
         (plain && in_fours(&self.norm.weight)).then_some(unit)
     }
@@ -157,8 +159,9 @@ pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormMatmul<'_, Wgpu>) -> Result
         rider: None,
         keep: false,
     };
-    match one.unit() {
-        Some(unit) => one.encode(step.backend(), unit),
+    let gpu = step.backend();
+    match one.unit(gpu) {
+        Some(unit) => one.encode(gpu, unit),
         None => op.unfused(step),
     }
 }

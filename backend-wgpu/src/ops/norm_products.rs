@@ -2,17 +2,12 @@
 
 use super::norm_matmul::{Normed, rides, takes_conv};
 use crate::Wgpu;
-use crate::variants::Reduction;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::NormProducts;
 use whipsnake_core::step::{FusedOp, Step};
 
 pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormProducts<'_, Wgpu>) -> Result<()> {
     let gpu = step.backend();
-    if gpu.variants.reduction == Reduction::Invocation && op.products.len() > 1 {
-        // There every output would sum the squares of the row for itself.
-        return op.unfused(step);
-    }
     let conv = op.conv.as_ref();
     let inside = |conv| op.products.first().is_some_and(|p| takes_conv(gpu, conv, &p.matmul));
     let fused = conv.filter(|conv| inside(conv));
@@ -32,7 +27,7 @@ pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormProducts<'_, Wgpu>) -> Resu
                 rider: rider.filter(|_| index == 0),
                 keep: op.keep && index == 0,
             };
-            one.unit().map(|unit| (one, unit))
+            one.unit(gpu).map(|unit| (one, unit))
         })
         .collect();
     let Some(products) = products.filter(|list| !list.is_empty()) else {

@@ -11,23 +11,35 @@ pub(super) const fn threads(width: usize) -> u32 {
     if width <= 256 { 64 } else { 256 }
 }
 
+/// (Row, group) pairs of a workgroup of the form without barriers.
+pub(super) const BLOCK: usize = 8;
+
 fn kernel(threads: u32) -> Kernel {
     Kernel::new("rms_norm").with("THREADS", threads)
 }
 
+fn thread_kernel() -> Kernel {
+    Kernel::new("rms_norm_thread")
+}
+
 pub(crate) fn kernels() -> Vec<Kernel> {
-    [64, 256].map(kernel).into()
+    vec![kernel(64), kernel(256), thread_kernel()]
 }
 
 pub(crate) fn encode(gpu: &Wgpu, op: &RmsNorm<Wgpu>) -> Result<()> {
     want_f32("rms_norm", &[&op.x, &op.out])?;
     let [rows, cols] = op.x.shape();
     let width = cols / op.groups;
-    let call = Call::new(kernel(threads(width)))
+    let groups = rows * op.groups;
+    let (kernel, workgroups) = match gpu.variants.barrier_free() {
+        true => (thread_kernel(), groups.div_ceil(BLOCK)),
+        false => (kernel(threads(width)), groups),
+    };
+    let call = Call::new(kernel)
         .input(&op.x)
         .input(&op.weight)
         .output(&op.out)
         .sizes([rows, op.groups, width])
         .floats([op.eps]);
-    gpu.dispatch(call, rows * op.groups)
+    gpu.dispatch(call, workgroups)
 }

@@ -1,4 +1,5 @@
-//! The recurrence: a workgroup a (segment, head, block of channels), for prefill, decode and mixtures alike.
+//! The recurrence: a workgroup a (segment, head, block of channels), for prefill, decode and mixtures alike; without
+//! barriers an invocation four channels.
 
 use crate::Wgpu;
 use crate::call::{Call, in_fours, residue, want_f32};
@@ -58,12 +59,24 @@ impl Shape {
     }
 }
 
+/// Channels of a workgroup of the form without barriers.
+const THREAD_CHANNELS: usize = 32;
+
+/// The form without barriers: fours of the state that its invocations keep at a time must divide all.
+fn thread_kernel(state_size: usize) -> Kernel {
+    let vectors = state_size / 4;
+    let fours =
+        [4, 3, 2].into_iter().find(|&fours| vectors.is_multiple_of(fours as usize)).unwrap_or(1);
+    Kernel::new("ssm_scan_thread").with("FOURS", fours)
+}
+
 pub(crate) fn kernels() -> Vec<Kernel> {
     let sizes = [(1, 1), (16, 64), (64, 64), (128, 64), (128, 80), (256, 64), (1024, 256)];
     let shapes = sizes
         .into_iter()
         .flat_map(|(state, head)| [1, 100].map(|longest| Shape::of(state, head, longest, SMALL)));
-    shapes.flat_map(|shape| [false, true].map(|aligned| shape.kernel(aligned))).collect()
+    let kernels = shapes.flat_map(|shape| [false, true].map(|aligned| shape.kernel(aligned)));
+    kernels.chain([4, 16, 64, 128].map(thread_kernel)).collect()
 }
 
 /// WebGPU's default.
@@ -81,8 +94,13 @@ pub(crate) fn encode(gpu: &Wgpu, op: &SsmScan<Wgpu>) -> Result<()> {
     let longest = op.segments.shape.longest;
     let shape = Shape::of(op.state_size, op.head_dim, longest, if large { LARGE } else { SMALL });
     let (heads, segments) = (op.heads(), op.segments.table.rows());
-    let blocks = op.head_dim.div_ceil(shape.channels);
-    let call = Call::new(shape.kernel(is_aligned(op)))
+    let aligned = is_aligned(op);
+    let (kernel, channels) = match gpu.variants.barrier_free() && aligned {
+        true => (thread_kernel(op.state_size), THREAD_CHANNELS),
+        false => (shape.kernel(aligned), shape.channels),
+    };
+    let blocks = op.head_dim.div_ceil(channels);
+    let call = Call::new(kernel)
         .input(&op.x)
         .input(&op.b)
         .input(&op.c)

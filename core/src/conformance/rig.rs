@@ -6,7 +6,7 @@ use super::watched::{Tolerance, Watched};
 use crate::backend::{Backend, Memory};
 use crate::batch::{Segment, Segments};
 use crate::cpu::narrow;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::quant::{to_fp8, to_nvfp4};
 use crate::step::Step;
 use crate::tensor::{DType, Tensor};
@@ -220,7 +220,7 @@ impl<'a, B: Backend> Rig<'a, B> {
             format,
             parts: (0..experts).map(part).collect(),
         };
-        block_on(self.backend.load(&stored))
+        at_once(self.backend.load(&stored))
     }
 
     /// The tables of a batch.
@@ -300,13 +300,17 @@ pub(crate) fn stored_part(name: String, values: &[f32], format: Format) -> Store
 
 /// Drives a future of a back end that answers without an event loop.
 ///
-/// Native back ends finish their own waiting inside `poll`; the browser runs the suite through its own executor.
-pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+/// Native back ends finish their own waiting inside `poll`. The browser never waits for the weights of a case, which are
+/// small; one that it would wait for is an error, since what is waited for could not come before this returns.
+fn at_once<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let mut future = std::pin::pin!(future);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     loop {
         if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut context) {
             return value;
+        }
+        if cfg!(target_arch = "wasm32") {
+            return Err(Error::device("the weight is larger than the device takes at once"));
         }
         std::hint::spin_loop();
     }
