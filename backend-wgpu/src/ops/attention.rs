@@ -51,6 +51,8 @@ fn tile_kernel(dtype: DType, head_dim: usize) -> Kernel {
 /// Invocations that keep a software adapter busy, and those of a workgroup of the form without barriers.
 const THREADS_BUSY: usize = 32;
 const THREADS: usize = 8;
+/// Positions of a part that one invocation reads, at least: a second kernel has to be worth its compiling.
+const THREAD_PART: usize = 128;
 /// Widest head that an invocation keeps in registers.
 const THREAD_HEAD: usize = 64;
 
@@ -131,7 +133,8 @@ fn combine(gpu: &Wgpu, op: &Attention<Wgpu>, parts: usize) -> Result<()> {
 /// Without barriers: an invocation a (row, head, part).
 fn by_thread(gpu: &Wgpu, op: &Attention<Wgpu>) -> Result<()> {
     let (rows, heads) = (op.q.rows(), op.heads());
-    let parts = parts(THREADS_BUSY / (rows * heads).max(1), op);
+    let most = op.segments.shape.context / THREAD_PART;
+    let parts = parts(most.min(THREADS_BUSY / (rows * heads).max(1)), op);
     let call = bind(gpu, thread_kernel(op.head_dim, parts > 1), op, parts)?
         .sizes([rows, heads, heads / op.kv_heads(), op.cache.context, parts])
         .floats([op.scale]);
