@@ -3,24 +3,8 @@
 // y, z [rows, inputs] bf16, gain [inputs] f32, norm groups of whole 16-byte pieces, weight [outputs, inputs] in BF16, FP8
 // or NVFP4. Every block norms the rows for itself, a warp one group: they come from the cache, while its weights come
 // from memory.
+#include "common_gated.cuh"
 #include "common_vec.cuh"
-
-// Twin of `GatedProduct` in gated_norm_matmul.rs.
-struct GatedProduct {
-    Window y, z;
-    const float* gain;
-    u32 norm_groups, gate_first;
-    float eps;
-    u32 rows;
-    Bank w;
-    const float* bias;
-    Store how;
-    Window out;
-    u32 groups, splits;
-};
-
-// The result is rounded to bf16.
-__device__ inline float quick_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
 // Eight columns of y as the norm wants them, and what multiplies them afterwards.
 __device__ inline void read_gated(const GatedProduct& p, u32 row, u32 col, float* v, float* gate) {

@@ -3,23 +3,8 @@
 // y, z [rows, inputs] bf16, gain [inputs] f32, norm groups of whole blocks of 16, weight [outputs, inputs] in NVFP4. Every
 // block norms the rows for itself, two warps a group: they come from the cache, while its weights come from memory. The
 // norm's factor joins the staged powers of two. A block takes the tiles of 8 outputs that lie gridDim.x apart.
+#include "common_gated.cuh"
 #include "common_nvfp4_stream.cuh"
-
-// Twin of `GatedProduct` in gated_norm_matmul.rs.
-struct GatedProduct {
-    Window y, z;
-    const float* gain;
-    u32 norm_groups, gate_first;
-    float eps;
-    u32 rows;
-    Bank w;
-    const float* bias;
-    Store how;
-    Window out;
-    u32 groups, splits;
-};
-
-__device__ inline float quick_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
 // Stages one warp's share of a group of a row, and returns its squares.
 __device__ inline float stage_group(const GatedProduct& p, const Staging& staging, u32 row, u32 group, u32 first, u32 stride) {

@@ -7,21 +7,15 @@
 //
 // The convolution: out = f(bias + taps . window), raw inputs rounded as out_0 stores them; conv weight [channels, width],
 // state [slots * channels, width - 1], one row a sequence. Rows of no sequence move nothing.
+#include "common_conv.cuh"
 #include "common_vec.cuh"
 
-// Twins of `Product`, `Conv` and `NormProducts` in norm_products.rs.
+// Twins of `Product` and `NormProducts` in norm_products.rs.
 struct Product {
     Bank w;
     const float* bias;
     Window out;
     u32 function, blocks, groups, splits;
-};
-struct Conv {
-    const float* weight;
-    const float* bias;
-    Window state, out;
-    const RowPlace* places;
-    u32 first, channels, width, function;
 };
 struct NormProducts {
     Window x, normed;

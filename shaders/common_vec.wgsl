@@ -14,6 +14,16 @@
 //   store(row, output, product, squares): takes a product and, where NORMED is 1, the sum of squares of the row of x;
 //   finish(row, squares, lane, step): what the first workgroup does beside, where NORMED is 1.
 
+const NONE: u32 = 0xffffffffu; // a workgroup without outputs
+
+// E4M3 scales of the two blocks of a unit.
+fn block_bytes(unit: u32) -> u32 {
+    if (FORMAT == NVFP4) {
+        return (scales[unit >> 1u] >> ((unit & 1u) * 16u)) & 0xffffu;
+    }
+    return 0u;
+}
+
 // Units of OUTS outputs at one place of their rows, and the E4M3 scales of their two blocks.
 struct Units {
     a: vec4<u32>,

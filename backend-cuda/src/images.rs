@@ -4,7 +4,7 @@
 //! compiling the rest, ahead of their use.
 
 use crate::compile::Compiler;
-use crate::kernels::{HOPPER_SOURCES, SOURCES, architecture, expand};
+use crate::kernels::{architecture, expand, sources};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,8 +37,7 @@ pub(crate) struct Images {
 /// Whether the program holds the kernels for a device, so that it needs no compiler.
 pub(crate) fn built_in(capability: (i32, i32)) -> bool {
     let architecture = architecture(capability);
-    let hopper = if architecture == "sm_90a" { HOPPER_SOURCES } else { &[] };
-    let mut files = SOURCES.iter().chain(hopper);
+    let mut files = sources(&architecture);
     built::ARCHITECTURES.contains(&architecture.as_str())
         && files.all(|(name, _)| image(name).is_some())
 }
@@ -56,10 +55,7 @@ impl Images {
             found => found.map_err(|error| error.to_string()),
         };
         let architecture = architecture(capability);
-        let hopper = if architecture == "sm_90a" { HOPPER_SOURCES } else { &[] };
-        let mut files: Vec<_> = SOURCES
-            .iter()
-            .chain(hopper)
+        let mut files: Vec<_> = sources(&architecture)
             .map(|&(name, source)| File { name, source, code: OnceLock::new() })
             .collect();
         files.sort_by_key(|file| !SLOW.contains(&file.name));

@@ -11,10 +11,12 @@ use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
 /// The helpers that kernels include; NVRTC gets one text.
-const HELPERS: [(&str, &str); 10] = [
+const HELPERS: [(&str, &str); 12] = [
     ("common.cuh", include_str!("../../kernels/common.cuh")),
     ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
+    ("common_conv.cuh", include_str!("../../kernels/common_conv.cuh")),
     ("common_fours.cuh", include_str!("../../kernels/common_fours.cuh")),
+    ("common_gated.cuh", include_str!("../../kernels/common_gated.cuh")),
     ("common_mma.cuh", include_str!("../../kernels/common_mma.cuh")),
     ("common_nvfp4.cuh", include_str!("../../kernels/common_nvfp4.cuh")),
     ("common_nvfp4_stream.cuh", include_str!("../../kernels/common_nvfp4_stream.cuh")),
@@ -31,7 +33,7 @@ macro_rules! sources {
 }
 
 /// Every kernel file: its name, which is that of its op, and its text.
-pub const SOURCES: &[(&str, &str)] = sources![
+const SOURCES: &[(&str, &str)] = sources![
     "activate",
     "add",
     "argmax",
@@ -70,7 +72,16 @@ pub const SOURCES: &[(&str, &str)] = sources![
 ];
 
 /// Kernel files that only Hopper's instructions can serve.
-pub const HOPPER_SOURCES: &[(&str, &str)] = sources!["matmul_sm90", "moe_matmul_sm90"];
+const HOPPER_SOURCES: &[(&str, &str)] = sources!["matmul_sm90", "moe_matmul_sm90"];
+
+/// The architecture of the kernels that only Hopper's instructions can serve.
+const HOPPER: &str = "sm_90a";
+
+/// Name and text of every kernel file that an architecture has.
+pub fn sources(architecture: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    let hopper = if architecture == HOPPER { HOPPER_SOURCES } else { &[] };
+    SOURCES.iter().chain(hopper)
+}
 
 /// The text of a kernel file with its helpers in place, each once.
 pub fn expand(source: &str) -> String {

@@ -23,6 +23,6 @@ mod view;
 mod weight;
 
 pub use cuda::{Cuda, Options};
-pub use kernels::{HOPPER_SOURCES, SOURCES, expand};
+pub use kernels::{expand, sources};
 pub use memory::CudaBuffer;
 pub use probe::{DeviceReport, devices};

@@ -1,10 +1,7 @@
 //! Every kernel compiles for every architecture that it claims, within its registers and without spills. No GPU needed.
 
 use whipsnake_cuda::compile::Compiler;
-use whipsnake_cuda::{HOPPER_SOURCES, SOURCES, expand};
-
-/// The architecture of the kernels that only Hopper's instructions can serve.
-const HOPPER: &str = "sm_90a";
+use whipsnake_cuda::{expand, sources};
 
 /// Most registers of a thread, by part of the kernel's name, first match first. Tiles hold 128 sums a thread and the
 /// scan and attention their state; the last line is what 1,024 threads of a block may use.
@@ -91,9 +88,8 @@ fn check(architecture: &str) {
         Err(error) if std::env::var_os("WHIPSNAKE_REQUIRE_NVRTC").is_some() => panic!("{error}"),
         Err(error) => return println!("skipped: {error}"),
     };
-    let hopper = if architecture == HOPPER { HOPPER_SOURCES } else { &[] };
     let mut over = Vec::new();
-    for (name, source) in SOURCES.iter().chain(hopper) {
+    for (name, source) in sources(architecture) {
         let compiled = compiler.compile(name, &expand(source), architecture);
         let log = compiled.unwrap_or_else(|error| panic!("{error}")).log;
         let kernels = usage(&log);

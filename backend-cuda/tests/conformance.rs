@@ -4,17 +4,6 @@ use std::collections::BTreeMap;
 use whipsnake_core::conformance::{Outcome, run_suite};
 use whipsnake_cuda::{Cuda, Options, devices};
 
-/// The back end answers without an event loop.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    loop {
-        if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-    }
-}
-
 fn table(mode: &str, outcomes: &[Outcome]) {
     let mut counts: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
     for outcome in outcomes {
@@ -32,7 +21,7 @@ fn check(mode: &str, options: Options) {
     }
     let filter = std::env::var("WHIPSNAKE_CONFORMANCE").unwrap_or_default();
     let cuda = Cuda::with_options(0, options).unwrap_or_else(|error| panic!("{error}"));
-    let report = block_on(run_suite(&cuda, &filter));
+    let report = pollster::block_on(run_suite(&cuda, &filter));
     table(mode, &report.outcomes);
     let faults: Vec<_> = report.faults().collect();
     for Outcome { op, case, fault } in &faults {

@@ -1,26 +1,13 @@
 //! What the host promises, on the device, where there is one: nothing stays behind, what does not fit is named.
 
-use bytes::Bytes;
-use std::ops::Range;
 use std::rc::Rc;
 use whipsnake_core::backend::{Backend, Memory, StepKey};
-use whipsnake_core::error::{Error, Result};
+use whipsnake_core::conformance::Broken;
 use whipsnake_core::ops::Scale;
 use whipsnake_core::step::Step;
 use whipsnake_core::tensor::DType;
-use whipsnake_core::weight::{Format, LocalFuture, Plane, Source, StoredPart, StoredWeight};
+use whipsnake_core::weight::{Format, Plane, StoredPart, StoredWeight};
 use whipsnake_cuda::{Cuda, Options, devices};
-
-/// The back end answers without an event loop.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    loop {
-        if let std::task::Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-    }
-}
 
 fn open() -> Option<Cuda> {
     if let Some(reason) = &devices()[0].refused {
@@ -28,20 +15,6 @@ fn open() -> Option<Cuda> {
         return None;
     }
     Some(Cuda::with_options(0, Options::F32).unwrap_or_else(|error| panic!("{error}")))
-}
-
-/// Serves zeros up to a place, then fails, as a disk does.
-struct Broken(u64);
-
-impl Source for Broken {
-    fn read(&self, _file: usize, range: Range<u64>) -> LocalFuture<'_, Result<Bytes>> {
-        let answer = if range.end <= self.0 {
-            Ok(vec![0; (range.end - range.start) as usize].into())
-        } else {
-            Err(Error::device("the disk broke"))
-        };
-        Box::pin(std::future::ready(answer))
-    }
 }
 
 #[test]
@@ -68,12 +41,12 @@ fn a_failed_load_frees_the_device() {
         parts: vec![part(0), part(1)],
     };
     let (held, before) = (cuda.ledger(), devices()[0].free);
-    let error = block_on(cuda.load(&weight)).err().expect("a refusal");
+    let error = pollster::block_on(cuda.load(&weight)).err().expect("a refusal");
     assert_eq!(error.to_string(), "the disk broke");
     assert_eq!(cuda.ledger(), held);
     // Memory goes back in stream order: a read waits for the stream.
     let word = cuda.tensor(1, 1, DType::U32, Memory::Scratch, "word").expect("it fits");
-    block_on(cuda.read(&word)).expect("a read");
+    pollster::block_on(cuda.read(&word)).expect("a read");
     let lost = before.saturating_sub(devices()[0].free);
     assert!(lost < 64 << 20, "{lost} bytes stay behind");
 }
@@ -102,7 +75,7 @@ fn a_window_wider_than_the_staging_memory_reads_back_as_written() {
     let window = whole.columns(4, (5 << 20) - 12);
     let bytes: Vec<u8> = (0..3 * window.cols() * 4).map(|i| (i / 3 * 7) as u8).collect();
     cuda.write(&window, &bytes).expect("a write");
-    assert!(block_on(cuda.read(&window)).expect("a read") == bytes);
+    assert!(pollster::block_on(cuda.read(&window)).expect("a read") == bytes);
 }
 
 #[test]
@@ -120,7 +93,7 @@ fn steps_of_ever_new_shapes_run_and_are_forgotten() {
             want *= factor;
         }
     }
-    let bytes = block_on(cuda.read(&x)).expect("a read");
+    let bytes = pollster::block_on(cuda.read(&x)).expect("a read");
     assert_eq!(bytemuck::pod_read_unaligned::<f32>(&bytes), want);
     let lost = before.saturating_sub(devices()[0].free);
     assert!(lost < 256 << 20, "{lost} bytes stay behind");

@@ -27,13 +27,11 @@ const BLOCK: &str = include_str!("../../shaders/common_block.wgsl");
 /// Norms.
 const NORM: &str = include_str!("../../shaders/common_norm.wgsl");
 /// Products for few rows.
-const VEC: &str = include_str!("../../shaders/common_unit.wgsl");
-/// Those whose workgroups stage x.
-const VEC_STAGED: &str = include_str!("../../shaders/common_vec.wgsl");
+const VEC: &str = include_str!("../../shaders/common_vec.wgsl");
 /// Their entries: `subgroup`, which only some devices take, and `main`.
-const VEC_ENTRIES: [(&str, &[&str]); 2] = [
-    ("subgroup", &[VEC_STAGED, include_str!("../../shaders/common_vec_subgroup.wgsl")]),
-    ("main", &[VEC_STAGED, include_str!("../../shaders/common_vec_workgroup.wgsl")]),
+const VEC_ENTRIES: [(&str, &str); 2] = [
+    ("subgroup", include_str!("../../shaders/common_vec_subgroup.wgsl")),
+    ("main", include_str!("../../shaders/common_vec_workgroup.wgsl")),
 ];
 /// A convolution behind a product.
 const CONV: &str = include_str!("../../shaders/common_conv.wgsl");
@@ -164,8 +162,7 @@ impl Kernel {
             text.push_str(if self.has("RIDER") { RIDER } else { NO_RIDER });
             text.push_str(if self.has("CONV") { CONV } else { NO_CONV });
             let entry = VEC_ENTRIES.iter().find(|(name, _)| *name == self.entry);
-            let (_, parts) = entry.expect("hosts name entries of the table");
-            parts.iter().for_each(|part| text.push_str(part));
+            text.push_str(entry.expect("hosts name entries of the table").1);
         }
         text.push_str(shader.text);
         text

@@ -1,14 +1,12 @@
 //! What the host promises: windows arrive as they were written, memory is counted, limits are refused by name.
 
-use bytes::Bytes;
-use std::ops::Range;
 use std::rc::Rc;
 use whipsnake_core::backend::{Backend, Memory};
-use whipsnake_core::error::{Error, Result};
+use whipsnake_core::conformance::Broken;
 use whipsnake_core::ops::{Matmul, Store};
 use whipsnake_core::step::Step;
 use whipsnake_core::tensor::{DType, Tensor};
-use whipsnake_core::weight::{Format, LocalFuture, Plane, Source, StoredPart, StoredWeight};
+use whipsnake_core::weight::{Format, Plane, StoredPart, StoredWeight};
 use whipsnake_wgpu::{Demands, Options, Wgpu, probe};
 
 /// A device, unless there is none and none is required.
@@ -147,20 +145,6 @@ fn a_lost_device_is_said_by_every_later_call() {
     }
     let error = gpu.allocate(16, Memory::State, "state").err().expect("a refusal");
     assert_eq!(error.to_string(), text);
-}
-
-/// Serves its bytes up to a place, then fails, as a disk or a network does.
-struct Broken(u64);
-
-impl Source for Broken {
-    fn read(&self, _file: usize, range: Range<u64>) -> LocalFuture<'_, Result<Bytes>> {
-        let answer = if range.end <= self.0 {
-            Ok(vec![0; (range.end - range.start) as usize].into())
-        } else {
-            Err(Error::device("the disk broke"))
-        };
-        Box::pin(std::future::ready(answer))
-    }
 }
 
 #[test]

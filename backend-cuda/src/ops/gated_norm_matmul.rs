@@ -17,7 +17,7 @@ const NORMED_HERE: usize = 2;
 /// Outputs of an NVFP4 tile.
 const TILE: usize = 8;
 
-/// Twin of `GatedProduct` in `kernels/gated_norm_matmul.cu` and `gated_norm_matmul_nvfp4.cu`.
+/// Twin of `GatedProduct` in `kernels/common_gated.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct GatedProduct {

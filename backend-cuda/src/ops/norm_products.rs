@@ -10,7 +10,7 @@ use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::{CausalConv1d, Matmul, NormProducts, Product, Store};
 use whipsnake_core::step::Step;
-use whipsnake_core::tensor::DType;
+use whipsnake_core::tensor::{DType, Tensor};
 use whipsnake_core::weight::Format;
 
 /// Products of one launch: the length of `products` in the kernel.
@@ -62,7 +62,7 @@ struct Arguments {
 
 /// A product's part of the launch and its staged bytes, where the kernel takes it.
 fn argument(cuda: &Cuda, product: &Product<'_, Cuda>) -> Option<(ProductArg, u32)> {
-    let Matmul { x, weight, bias, store, out } = &product.matmul;
+    let Matmul { x, weight, bias, store, .. } = &product.matmul;
     let deal = match weight.format {
         Format::F32 if weight.cols.is_multiple_of(4) => Deal {
             splits: 1,
@@ -71,10 +71,7 @@ fn argument(cuda: &Cuda, product: &Product<'_, Cuda>) -> Option<(ProductArg, u32
         },
         _ => deal(cuda, x, weight)?,
     };
-    let (out, activation) = match &product.activate {
-        Some(activate) => (&activate.out, function(activate.function)),
-        None => (out, 0),
-    };
+    let (out, activation) = target(product);
     let argument = ProductArg {
         weight: bank(weight),
         bias: optional(bias.as_ref()),
@@ -113,13 +110,8 @@ pub(crate) fn norm_products(
         return Ok(true);
     }
     let norm = &op.norm;
-    let (rows, cols) = (norm.x.rows(), norm.x.cols());
-    let fits = norm.out.dtype() == DType::BF16
-        && norm.x.dtype() == DType::F32
-        && norm.groups == 1
-        && cols.is_multiple_of(8)
-        && [&norm.x, &norm.out, &norm.weight].into_iter().all(in_pieces)
-        && (1..=MOST).contains(&op.products.len());
+    let rows = norm.x.rows();
+    let fits = takes(op, 8);
     let list: Option<Vec<_>> = op.products.iter().map(|product| argument(cuda, product)).collect();
     let (Some(list), true) = (list, fits) else { return Ok(false) };
     let fused_conv = op.conv.as_ref().and_then(|op_conv| conv(op_conv, &op.products[0].matmul));
@@ -146,7 +138,35 @@ pub(crate) fn norm_products(
     let shape = Shape { grid: [blocks, 1, 1], threads: THREADS, shared };
     let name = format!("norm_products_{}", tiles(rows));
     cuda.launch_early("norm_products", &name, shape, &mut one(arguments))?;
-    if let (Some(conv), None) = (&op.conv, fused_conv) {
+    rest(step, op, fused_conv)
+}
+
+/// Whether the kernels take the norm's operands, whose columns are a multiple of `unit`, and so many products.
+pub(super) fn takes(op: &NormProducts<'_, Cuda>, unit: usize) -> bool {
+    let norm = &op.norm;
+    norm.out.dtype() == DType::BF16
+        && norm.x.dtype() == DType::F32
+        && norm.groups == 1
+        && norm.x.cols().is_multiple_of(unit)
+        && [&norm.x, &norm.out, &norm.weight].into_iter().all(in_pieces)
+        && (1..=MOST).contains(&op.products.len())
+}
+
+/// Where a product goes and through which function.
+pub(super) fn target<'p>(product: &'p Product<'_, Cuda>) -> (&'p Tensor<Cuda>, u32) {
+    match &product.activate {
+        Some(activate) => (&activate.out, function(activate.function)),
+        None => (&product.matmul.out, 0),
+    }
+}
+
+/// The convolution where the launch has not had it.
+pub(super) fn rest(
+    step: &Step<'_, Cuda>,
+    op: &NormProducts<'_, Cuda>,
+    done: Option<Conv>,
+) -> Result<bool> {
+    if let (Some(conv), None) = (&op.conv, done) {
         step.run(conv)?;
     }
     Ok(true)

@@ -1,15 +1,14 @@
 //! A norm with the NVFP4 products, the router's product and the convolution that wait for it, as one launch for few rows.
 
 use super::common_nvfp4::{Deal, MOST_ROWS, padded_rows, row_pitch, sums, takes};
-use super::norm_products::{Conv, MOST, conv};
-use super::{function, one};
+use super::norm_products::{self, Conv, MOST, conv, rest, target};
+use super::one;
 use crate::cuda::Cuda;
-use crate::view::{Bank, Window, bank, in_pieces, narrow, optional, pointer, window};
+use crate::view::{Bank, Window, bank, narrow, optional, pointer, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::{NormProducts, Product, Store};
 use whipsnake_core::step::Step;
-use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::Format;
 
 /// Up to this many rows every block norms for itself; from there on that costs more than a launch.
@@ -54,10 +53,7 @@ fn argument(cuda: &Cuda, product: &Product<'_, Cuda>) -> Option<ProductArg> {
     let plain = matmul.weight.format == Format::F32;
     let fits = matmul.store == Store::Replace
         && (plain || takes(cuda, "norm_products_nvfp4", matmul.weight));
-    let (out, activation) = match &product.activate {
-        Some(activate) => (&activate.out, function(activate.function)),
-        None => (&matmul.out, 0),
-    };
+    let (out, activation) = target(product);
     fits.then(|| ProductArg {
         weight: bank(matmul.weight),
         bias: optional(matmul.bias.as_ref()),
@@ -88,13 +84,7 @@ pub(super) fn norm_products_nvfp4(
 ) -> Result<bool> {
     let norm = &op.norm;
     let [rows, cols] = norm.x.shape();
-    let fits = norm.out.dtype() == DType::BF16
-        && norm.x.dtype() == DType::F32
-        && norm.groups == 1
-        && rows <= MOST_ROWS
-        && cols.is_multiple_of(64)
-        && [&norm.x, &norm.out, &norm.weight].into_iter().all(in_pieces)
-        && (1..=MOST).contains(&op.products.len());
+    let fits = rows <= MOST_ROWS && norm_products::takes(op, 64);
     let list: Option<Vec<_>> = op.products.iter().map(|product| argument(cuda, product)).collect();
     let (Some(list), Some((place, outputs)), true) = (list, plain(op), fits) else {
         return Ok(false);
@@ -130,8 +120,5 @@ pub(super) fn norm_products_nvfp4(
     };
     let name = format!("norm_products_nvfp4_{}", padded_rows(rows));
     cuda.launch_early("norm_products_nvfp4", &name, shape, &mut one(arguments))?;
-    if let (Some(conv), None) = (&op.conv, fused_conv) {
-        step.run(conv)?;
-    }
-    Ok(true)
+    rest(step, op, fused_conv)
 }

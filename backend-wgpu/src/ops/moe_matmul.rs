@@ -143,8 +143,26 @@ fn by_output(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>, units: usi
 }
 
 fn by_block(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {
+    let sorted = op.groups.is_some();
+    let (kernel, height) = pair_block_kernel(op.weight.format, op.out.rows(), sorted);
+    by_pairs(gpu, op, piece, kernel, [height, BLOCK_OUTPUTS])
+}
+
+fn by_tile(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {
+    let aligned = op.x.cols().is_multiple_of(4);
+    let kernel = tile_kernel(op.weight.format, aligned, op.groups.is_some());
+    by_pairs(gpu, op, piece, kernel, [TILE, 64])
+}
+
+/// Workgroups of `height` sorted pairs, or of one pair as it comes, by `width` outputs.
+fn by_pairs(
+    gpu: &Wgpu,
+    op: &MoeMatmul<'_, Wgpu>,
+    piece: &Piece<'_>,
+    kernel: Kernel,
+    [height, width]: [usize; 2],
+) -> Result<()> {
     let (pairs, outputs, inputs) = (op.out.rows(), op.out.cols(), op.x.cols());
-    let (kernel, height) = pair_block_kernel(op.weight.format, pairs, op.groups.is_some());
     let (order, offsets, tiles) = match &op.groups {
         Some(groups) => (&groups.order, &groups.offsets, sorted_tiles(op, height)),
         None => (&op.ids, &op.ids, pairs),
@@ -156,22 +174,5 @@ fn by_block(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<(
         .output(&op.out)
         .sizes([pairs, op.ids.cols(), per_row(op), inputs, outputs, piece.first, piece.count])
         .sizes([activation_number(op.activation), scaled(op), tiles]);
-    gpu.dispatch(call, tiles * outputs.div_ceil(BLOCK_OUTPUTS))
-}
-
-fn by_tile(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {
-    let (pairs, outputs, inputs) = (op.out.rows(), op.out.cols(), op.x.cols());
-    let kernel = tile_kernel(op.weight.format, inputs.is_multiple_of(4), op.groups.is_some());
-    let (order, offsets, tiles) = match &op.groups {
-        Some(groups) => (&groups.order, &groups.offsets, sorted_tiles(op, TILE)),
-        None => (&op.ids, &op.ids, pairs),
-    };
-    let call = bind(gpu, kernel, op, piece)
-        .input(&op.x)
-        .input(order)
-        .input(offsets)
-        .output(&op.out)
-        .sizes([pairs, op.ids.cols(), per_row(op), inputs, outputs, piece.first, piece.count])
-        .sizes([activation_number(op.activation), scaled(op), tiles]);
-    gpu.dispatch(call, tiles * outputs.div_ceil(64))
+    gpu.dispatch(call, tiles * outputs.div_ceil(width))
 }

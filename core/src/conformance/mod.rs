@@ -3,6 +3,7 @@
 //! A case builds its operands on a [`Rig`] and runs its op. The harness runs it twice, on the reference and on the back
 //! end under test, and compares every output: prefilled with NaN, canaries around it, inputs from the same seeds.
 
+mod broken;
 mod fill;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod golden;
@@ -13,6 +14,7 @@ mod rig;
 mod suite;
 mod watched;
 
+pub use broken::Broken;
 pub use fill::{Fill, Stream};
 pub use ragged::Ragged;
 pub use rig::Rig;
