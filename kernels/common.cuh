@@ -230,3 +230,17 @@ template <int PENDING>
 __device__ inline void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
+
+// ---- bf16 on the tensor cores: d += a b, m16n8k16
+
+__device__ inline void mma(float* d, const u32* a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two bf16 whose sum is the value, for two values.
+__device__ inline void split(float low, float high, u32& coarse, u32& fine) {
+    coarse = f32_bf16x2(low, high);
+    fine = f32_bf16x2(low - bits_f32(coarse << 16), high - bits_f32(coarse & 0xffff0000u));
+}

@@ -4,7 +4,7 @@
 // key/value head, or neighbouring rows of them, are the rows of one product. Weights enter the second product as the sum
 // of two bf16, so that rounding them costs less than the output's own rounding. Scores, softmax and sums are f32.
 #pragma once
-#include "common_mma.cuh"
+#include "common.cuh"
 
 // Twin of `Attention` arguments in attention.rs.
 struct Heads {

@@ -174,10 +174,11 @@ struct Reader {
         terms = shared_address(staging.bytes) + staging.rows * staging.pitch + t * 16;
     }
 
-    __device__ inline uint4 block(u32 offset) {
+    __device__ inline uint4 block(u32 offset) { return at(codes + offset); }
+    __device__ inline uint4 at(u32 address) {
         asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];}"
                      : "+r"(held.x), "+r"(held.y), "+r"(held.z), "+r"(held.w)
-                     : "r"(codes + offset), "r"(own));
+                     : "r"(address), "r"(own));
         return held;
     }
 

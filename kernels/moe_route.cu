@@ -3,15 +3,7 @@
 // logits [rows, experts] f32, bias [experts] f32 or null, ids [rows, top_k] u32, weights [rows, top_k] f32.
 // One warp routes one row; its scores and biased choices lie in shared memory, 2 * experts + groups floats a warp.
 // Ties go to the lowest index: keys order by value, then by falling index.
-#include "common.cuh"
-
-enum Score { SIGMOID_SCORE, SOFTMAX_BEFORE_CHOICE, SOFTMAX_AFTER_CHOICE };
-
-// Twin of `Rule` in moe_route.rs of the back end.
-struct Rule {
-    u32 score, top_k, groups, top_groups, normalise;
-    float eps, scale;
-};
+#include "common_route.cuh"
 
 __device__ inline float warp_largest(const float* values, u32 count) {
     float most = -INFINITE;

@@ -6,17 +6,12 @@
 // The rule is that of moe_route.cu without groups, scores by sigmoid or by softmax over the chosen. Every warp finds the
 // choices of its pair's row for itself. blockIdx.y = pair; the first block of a row writes its ids and weights. Limits: 256
 // experts, 32 choices.
+#include "common_route.cuh"
 #include "common_vec.cuh"
-
-enum Score { SIGMOID_SCORE, SOFTMAX_BEFORE_CHOICE, SOFTMAX_AFTER_CHOICE };
 
 constexpr u32 MAX_EXPERTS = 256;
 
-// Twins of `Rule` and `MoeUp` in moe_route.rs and moe_up.rs.
-struct Rule {
-    u32 score, top_k, groups, top_groups, normalise;
-    float eps, scale;
-};
+// Twin of `MoeUp` in moe_up.rs.
 struct MoeUp {
     Window logits;
     const float* bias;
@@ -26,12 +21,6 @@ struct MoeUp {
     Rule rule;
     u32 function, groups, splits;
 };
-
-// An expert's place in the order of choice: larger first; 0 for none.
-__device__ inline u32 choice_key(float v) {
-    u32 bits = __float_as_uint(v);
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
 
 // The choices of `row`, lane i holding the i-th and its score. Every warp finds them for itself, ties to the lowest index.
 __device__ inline void choose(const MoeUp& p, u32 row, u32& chosen, float& score) {
@@ -76,18 +65,11 @@ __device__ inline void choose(const MoeUp& p, u32 row, u32& chosen, float& score
 
 // One warp writes what was chosen.
 __device__ inline void write_choice(const MoeUp& p, u32 row, u32 chosen, float score) {
-    u32 lane = threadIdx.x, top_k = p.rule.top_k;
-    if (p.rule.score == SOFTMAX_AFTER_CHOICE) {
-        // The first choice by logits need not be the largest logit once a bias joins in.
-        float most = lane < top_k ? score : -INFINITE;
-        for (int lanes = 16; lanes > 0; lanes /= 2) most = fmaxf(most, __shfl_xor_sync(ALL, most, lanes));
-        score = lane < top_k ? expf(score - most) : 0.0f;
-        score /= warp_sum(score);
-    }
-    float divisor = p.rule.normalise ? warp_sum(score) + p.rule.eps : 1.0f;
-    if (lane >= top_k) return;
+    u32 lane = threadIdx.x;
+    float weight = choice_weight(p.rule, score);
+    if (lane >= p.rule.top_k) return;
     reinterpret_cast<u32*>(p.ids.data)[row * p.ids.stride + lane] = chosen;
-    reinterpret_cast<float*>(p.weights.data)[row * p.weights.stride + lane] = score / divisor * p.rule.scale;
+    reinterpret_cast<float*>(p.weights.data)[row * p.weights.stride + lane] = weight;
 }
 
 struct Stage {

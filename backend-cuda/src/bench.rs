@@ -10,7 +10,7 @@ impl Timed for Cuda {
     fn time(&self, encode: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
         // Loads the kernels and sizes the workspaces, which a capture cannot.
         encode()?;
-        let graph = self.capture(encode)?;
+        let graph = self.capture(None, encode)?.map(|(graph, _)| graph);
         let graph = graph.ok_or_else(|| Error::device("nothing was captured"))?;
         let stream = self.driver().stream();
         checked("launching a graph", graph.launch())?;

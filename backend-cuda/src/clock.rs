@@ -9,6 +9,7 @@ use whipsnake_core::error::Result;
 impl Cuda {
     /// Records an event behind the work so far.
     pub(crate) fn record_mark(&self) -> Result<()> {
+        self.flush()?;
         let driver = self.driver();
         let flags = Some(sys::CUevent_flags::CU_EVENT_DEFAULT);
         let event = checked("creating an event", driver.context().new_event(flags))?;

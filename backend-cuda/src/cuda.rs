@@ -1,10 +1,11 @@
 //! The back end: one device, one stream, its kernels, its memory.
 
 use crate::cublaslt::CublasLt;
-use crate::driver::{Block, Driver, Shape, checked};
+use crate::driver::{Block, Driver, Shape, Start, checked};
 use crate::images::Images;
 use crate::kernels::{Args, Kernels};
 use crate::memory::{ALIGNMENT, CudaBuffer, Pool};
+use crate::program::Program;
 use crate::staging::Staging;
 use crate::step::Recorded;
 use crate::switches::on;
@@ -61,6 +62,8 @@ pub struct Cuda {
     /// Of the last step.
     marks: RefCell<Vec<Rc<CudaEvent>>>,
     capturing: Cell<bool>,
+    /// What the step being encoded has gathered.
+    pub(crate) program: RefCell<Program>,
     /// Partial results of ops that run in two stages. Grown only outside captures, and what graphs point at stays.
     workspaces: RefCell<Vec<(usize, CudaBuffer)>>,
     staging: RefCell<Staging>,
@@ -69,6 +72,8 @@ pub struct Cuda {
     /// Opened at the first product that wants it.
     cublaslt: OnceCell<Option<CublasLt>>,
     multiprocessors: usize,
+    /// Shared memory that a block may ask for.
+    most_shared: u32,
     capability: (i32, i32),
     options: Options,
     driver: Rc<Driver>,
@@ -103,16 +108,21 @@ impl Cuda {
         let capability = checked("reading the compute capability", context.compute_capability())?;
         let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let multiprocessors = checked("reading an attribute", context.attribute(attribute))?;
+        let attribute =
+            sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        let most_shared = checked("reading an attribute", context.attribute(attribute))?;
         Ok(Self {
             steps: RefCell::default(),
             marks: RefCell::default(),
             capturing: Cell::new(false),
+            program: RefCell::default(),
             workspaces: RefCell::default(),
             staging: RefCell::new(Staging::new(driver.clone())?),
             kernels: Kernels::new(driver.clone(), Images::new(capability)?, capability),
             pool: Pool::new(driver.clone()),
             cublaslt: OnceCell::new(),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1),
+            most_shared: most_shared.unsigned_abs(),
             capability,
             options,
             driver,
@@ -155,6 +165,14 @@ impl Cuda {
         self.multiprocessors
     }
 
+    pub(crate) fn most_shared(&self) -> u32 {
+        self.most_shared
+    }
+
+    pub(crate) fn kernels(&self) -> &Kernels {
+        &self.kernels
+    }
+
     /// Whether the device has the instructions of `sm_90a`.
     pub(crate) fn hopper(&self) -> bool {
         self.capability == (9, 0)
@@ -181,7 +199,8 @@ impl Cuda {
         shape: Shape,
         args: &mut Args,
     ) -> Result<()> {
-        self.kernels.launch(file, name, shape, args, false)
+        self.flush()?;
+        self.kernels.launch(file, name, shape, args, Start::Ordered)
     }
 
     /// Queues a kernel that waits for the ones before it itself (`await_previous` of `kernels/common.cuh`): it may start
@@ -193,7 +212,9 @@ impl Cuda {
         shape: Shape,
         args: &mut Args,
     ) -> Result<()> {
-        self.kernels.launch(file, name, shape, args, on("overlap"))
+        self.flush()?;
+        let start = if on("overlap") { Start::Early } else { Start::Ordered };
+        self.kernels.launch(file, name, shape, args, start)
     }
 
     /// Blocks of `threads` for `items`, as many as fill the device a few times: kernels walk on from there.

@@ -34,6 +34,17 @@ pub(crate) struct Shape {
     pub shared: u32,
 }
 
+/// When a kernel may start.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// After the kernels before it.
+    Ordered,
+    /// Before they are done; it waits for them itself.
+    Early,
+    /// After them, and only where all of its blocks are there at once.
+    Together,
+}
+
 /// A device's stream.
 pub(crate) struct Driver {
     context: Arc<CudaContext>,
@@ -186,7 +197,7 @@ impl Driver {
         })
     }
 
-    /// Queues a kernel. An `early` one may start before the kernels before it are done, and waits for them itself.
+    /// Queues a kernel.
     ///
     /// # Safety
     /// The arguments are those of the kernel, in order, and what they point at outlives the work.
@@ -195,25 +206,31 @@ impl Driver {
         function: sys::CUfunction,
         shape: Shape,
         args: &mut [*mut c_void],
-        early: bool,
+        start: Start,
     ) -> std::result::Result<(), DriverError> {
+        use sys::CUlaunchAttributeID_enum as Id;
         let [x, y, z] = shape.grid;
-        if !early {
+        let (id, value) = match start {
             // SAFETY: the caller's contract.
-            return unsafe {
-                result::launch_kernel(
+            Start::Ordered => unsafe {
+                return result::launch_kernel(
                     function,
                     (x, y, z),
                     (shape.threads, 1, 1),
                     shape.shared,
                     self.stream.cu_stream(),
                     args,
-                )
-            };
-        }
-        let id =
-            sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        let value = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+                );
+            },
+            Start::Early => (
+                Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+            ),
+            Start::Together => (
+                Id::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+                sys::CUlaunchAttributeValue { cooperative: 1 },
+            ),
+        };
         let mut attribute = sys::CUlaunchAttribute { id, pad: [0; 4], value };
         let config = sys::CUlaunchConfig {
             gridDimX: x,

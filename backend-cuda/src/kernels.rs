@@ -1,6 +1,6 @@
 //! Kernel sources, embedded; loaded a file at a time, at first use.
 
-use crate::driver::{Driver, Shape, checked};
+use crate::driver::{Driver, Shape, Start, checked};
 use crate::images::Images;
 use bytemuck::Pod;
 use cudarc::driver::sys;
@@ -11,7 +11,7 @@ use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
 /// The helpers that kernels include; NVRTC gets one text.
-const HELPERS: [(&str, &str); 12] = [
+const HELPERS: [(&str, &str); 18] = [
     ("common.cuh", include_str!("../../kernels/common.cuh")),
     ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
     ("common_conv.cuh", include_str!("../../kernels/common_conv.cuh")),
@@ -20,7 +20,13 @@ const HELPERS: [(&str, &str); 12] = [
     ("common_mma.cuh", include_str!("../../kernels/common_mma.cuh")),
     ("common_nvfp4.cuh", include_str!("../../kernels/common_nvfp4.cuh")),
     ("common_nvfp4_stream.cuh", include_str!("../../kernels/common_nvfp4_stream.cuh")),
+    ("common_program.cuh", include_str!("../../kernels/common_program.cuh")),
+    ("common_program_products.cuh", include_str!("../../kernels/common_program_products.cuh")),
+    ("common_program_ring.cuh", include_str!("../../kernels/common_program_ring.cuh")),
+    ("common_program_stage.cuh", include_str!("../../kernels/common_program_stage.cuh")),
+    ("common_route.cuh", include_str!("../../kernels/common_route.cuh")),
     ("common_scan.cuh", include_str!("../../kernels/common_scan.cuh")),
+    ("common_scan_step.cuh", include_str!("../../kernels/common_scan_step.cuh")),
     ("common_sm90.cuh", include_str!("../../kernels/common_sm90.cuh")),
     ("common_vec.cuh", include_str!("../../kernels/common_vec.cuh")),
     ("common_wgmma.cuh", include_str!("../../kernels/common_wgmma.cuh")),
@@ -61,6 +67,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "moe_up",
     "norm_products",
     "norm_products_nvfp4",
+    "program",
     "rms_norm",
     "rope",
     "scale",
@@ -170,14 +177,14 @@ impl Kernels {
         }
     }
 
-    /// Queues kernel `name` of file `file`; `early` as in [`Driver::launch`].
+    /// Queues kernel `name` of file `file`.
     pub fn launch(
         &self,
         file: &'static str,
         name: &str,
         shape: Shape,
         args: &mut Args,
-        early: bool,
+        start: Start,
     ) -> Result<()> {
         if shape.grid.contains(&0) {
             return Ok(());
@@ -198,14 +205,9 @@ impl Kernels {
         // SAFETY: each op's host function passes the arguments of its kernel; operands were checked by the step and
         // are freed in stream order, after the kernel.
         let launched = unsafe {
-            {
-                self.driver.launch(
-                    function.raw,
-                    shape,
-                    &mut args.pointers(),
-                    early && self.overlaps,
-                )
-            }
+            let start =
+                if start == Start::Early && !self.overlaps { Start::Ordered } else { start };
+            self.driver.launch(function.raw, shape, &mut args.pointers(), start)
         };
         checked(
             &format!("launching {name} on a grid of {:?} by {} threads", shape.grid, shape.threads),

@@ -16,6 +16,7 @@ mod library;
 mod memory;
 mod ops;
 pub mod probe;
+mod program;
 mod staging;
 mod step;
 mod switches;

@@ -35,6 +35,11 @@ impl CudaBuffer {
         self.0.pointer
     }
 
+    /// Its size, padding included.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+
     pub(crate) fn same(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }

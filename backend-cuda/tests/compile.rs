@@ -5,7 +5,7 @@ use whipsnake_cuda::{expand, sources};
 
 /// Most registers of a thread, by part of the kernel's name, first match first. Tiles hold 128 sums a thread and the
 /// scan and attention their state; the last line is what 1,024 threads of a block may use.
-const REGISTERS: [(&str, u32); 16] = [
+const REGISTERS: [(&str, u32); 17] = [
     // 128 sums a thread beside their fragments.
     ("sm90_256", 255),
     // 32 values of state a lane; architectures with other latencies keep more of a chunk in flight.
@@ -23,6 +23,7 @@ const REGISTERS: [(&str, u32); 16] = [
     ("gated_norm_matmul", 128),
     ("moe_up", 128),
     ("moe_down", 128),
+    ("program", 128),
     ("", 64),
 ];
 

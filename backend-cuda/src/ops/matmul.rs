@@ -3,7 +3,7 @@
 use super::common_nvfp4::{self, Deal, MOST_ROWS, padded_rows, reads, row_pitch, sums};
 use super::common_vec::{deal, tiles};
 use super::matmul_many::matmul_many;
-use super::{GRID_Y, StoreArg, one};
+use super::{GRID_Y, StoreArg, one, phases};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::kernels::Args;
@@ -115,7 +115,7 @@ fn spread(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Option<(usize, Shape)> {
 }
 
 pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
-    if matmul_many(cuda, op)? || few_rows(cuda, op)? {
+    if phases::matmul(cuda, op) || matmul_many(cuda, op)? || few_rows(cuda, op)? {
         return Ok(());
     }
     let [rows, outputs] = op.out.shape();

@@ -22,6 +22,9 @@ mod moe_route;
 mod moe_up;
 mod norm_products;
 mod norm_products_nvfp4;
+mod phase;
+mod phase_products;
+mod phases;
 mod rms_norm;
 mod rope;
 mod scale;
@@ -47,6 +50,7 @@ pub(crate) use moe_matmul::moe_matmul;
 pub(crate) use moe_route::moe_route;
 pub(crate) use moe_up::moe_up;
 pub(crate) use norm_products::norm_products;
+pub(crate) use phase::{CHOICE, Phase};
 pub(crate) use rms_norm::rms_norm;
 pub(crate) use rope::rope;
 pub(crate) use scale::scale;
@@ -131,7 +135,7 @@ fn function(activation: Activation) -> u32 {
 /// Twin of `Store` in `kernels/common.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct StoreArg {
+pub(crate) struct StoreArg {
     accumulate: u32,
     scale: f32,
 }

@@ -12,7 +12,7 @@ use whipsnake_core::ops::{MoeRoute, RouteRule, Score};
 /// Twin of `Rule` in `kernels/moe_route.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     score: u32,
     top_k: u32,
     groups: u32,

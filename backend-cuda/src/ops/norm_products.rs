@@ -2,7 +2,7 @@
 
 use super::common_vec::{Deal, THREADS, WARPS, deal, resident, tiles};
 use super::norm_products_nvfp4::norm_products_nvfp4;
-use super::{function, one};
+use super::{function, one, phases};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::view::{Bank, Window, bank, in_pieces, narrow, optional, pointer, window};
@@ -35,14 +35,14 @@ struct ProductArg {
 /// Twin of `Conv` in `kernels/norm_products.cu` and `norm_products_nvfp4.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Conv {
+pub(crate) struct Conv {
     weight: u64,
     bias: u64,
     state: Window,
     out: Window,
     places: u64,
     first: u32,
-    channels: u32,
+    pub channels: u32,
     pub width: u32,
     function: u32,
 }
@@ -106,7 +106,7 @@ pub(crate) fn norm_products(
     step: &Step<'_, Cuda>,
     op: &NormProducts<'_, Cuda>,
 ) -> Result<bool> {
-    if norm_products_nvfp4(cuda, step, op)? {
+    if phases::norm_products(cuda, step, op)? || norm_products_nvfp4(cuda, step, op)? {
         return Ok(true);
     }
     let norm = &op.norm;

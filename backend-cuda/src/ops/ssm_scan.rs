@@ -1,6 +1,6 @@
 //! The selective scan: picks the form of the kernel that the state size and the segments want.
 
-use super::{one, one_dtype};
+use super::{one, one_dtype, phases};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::switches::on;
@@ -13,7 +13,7 @@ use whipsnake_core::tensor::DType;
 /// Twin of `Scan` in `kernels/common_scan.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct Scan {
+pub(crate) struct Scan {
     x: Window,
     b: Window,
     c: Window,
@@ -128,6 +128,9 @@ pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
     let tiles = narrow(op.head_dim).div_ceil(block_rows);
     let heads = narrow(op.heads());
     let scan = operands(op, tiles);
+    if phases::ssm_scan(cuda, op, scan) {
+        return Ok(());
+    }
     if let Some(pieces) = one_token(cuda, op) {
         let tiles = narrow(op.head_dim).div_ceil(STEP_ROWS);
         let grid = [heads * tiles, narrow(op.segments.shape.segments), 1];

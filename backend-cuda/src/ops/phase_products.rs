@@ -1,0 +1,133 @@
+//! Products of one row as phases of a program: how their tiles and a block's memory are dealt.
+
+use super::norm_products::Conv;
+use super::phase::{Phase, Products, UNITS, Unit};
+use crate::cuda::Cuda;
+use crate::program::AREA;
+use crate::view::{bank, narrow};
+use bytemuck::Zeroable;
+use whipsnake_core::weight::{Format, Weight};
+
+/// What products meet: `Staged` of the kernels.
+pub(super) const NORM: u32 = 0;
+pub(super) const GATED: u32 = 1;
+pub(super) const ROWS: u32 = 2;
+pub(super) const AGAIN: u32 = 3;
+
+/// Tiles and steps that `over` of the kernel divides.
+const MOST_STEPS: u32 = 1 << 20;
+
+/// Warps and threads of a block.
+const WARPS: u32 = 16;
+const THREADS: u32 = 32 * WARPS;
+
+/// Dtypes of a window that products go to.
+const F32: u32 = 0;
+const BF16: u32 = 2;
+
+/// Outputs of a tile.
+const OUTPUTS: u32 = 8;
+
+/// Columns of a step of a format that streams, by its number in a bank, and bytes of them staged.
+fn step(format: u32) -> Option<[u32; 2]> {
+    match format {
+        BANK_NVFP4 => Some([256, 512 + 128]),
+        BANK_BF16 => Some([64, 128]),
+        _ => None,
+    }
+}
+const BANK_F32: u32 = 0;
+const BANK_BF16: u32 = 2;
+const BANK_NVFP4: u32 = 3;
+
+/// A unit of a weight's matrices.
+pub(super) fn unit(weight: &Weight<Cuda>) -> Unit {
+    Unit { weight: bank(weight), ..Unit::zeroed() }
+}
+
+/// Whether the phases take the weight; F32 ones only beside a norm.
+pub(super) fn takes(weight: &Weight<Cuda>) -> bool {
+    match weight.format {
+        Format::Nvfp4 => weight.cols.is_multiple_of(64),
+        Format::BF16 | Format::F32 => weight.cols.is_multiple_of(8),
+        Format::F16 | Format::Fp8 => false,
+    }
+}
+
+/// Products to be dealt: `again` is the phase that staged their rows, where it is not they that do, and `free` is where a
+/// block's memory begins that they may use.
+pub(super) struct Dealing<'a> {
+    pub products: Products,
+    pub units: &'a [Unit],
+    /// Matrices that every unit runs.
+    pub copies: usize,
+    pub again: Option<&'a Products>,
+    pub free: u32,
+}
+
+impl Dealing<'_> {
+    /// The phase's products in full. None where they are of different formats or too large.
+    pub fn deal(self, cuda: &Cuda) -> Option<Products> {
+        let Self { mut products, units, copies, again, free } = self;
+        let (copies, blocks) = (narrow(copies), narrow(cuda.multiprocessors()));
+        let streams = |unit: &&Unit| unit.weight.format != BANK_F32;
+        let first = units.iter().find(streams)?.weight;
+        let [columns, _] = step(first.format)?;
+        let same =
+            |unit: &Unit| unit.weight.format == first.format && unit.weight.cols == first.cols;
+        let plain = units.iter().position(|unit| !streams(&unit));
+        let others = units.len() - usize::from(plain.is_some());
+        let staged = again.is_none_or(|again| again.format == first.format);
+        if units.iter().filter(|unit| same(unit)).count() != others
+            || units.len() > UNITS
+            || !staged
+        {
+            return None;
+        }
+        let chained = products.chained != 0;
+        let mut end = 0;
+        for (to, from) in products.unit.iter_mut().zip(units) {
+            let tiles = if streams(&from) { from.weight.rows.div_ceil(OUTPUTS) } else { 0 };
+            end += tiles * if chained { 1 } else { copies };
+            *to = Unit { tiles, end, ..*from };
+        }
+        products.format = first.format;
+        products.plain = narrow(plain.unwrap_or(UNITS));
+        (products.share, products.extra) = (end / blocks, end % blocks);
+        products.steps = first.cols.div_ceil(columns);
+        products.length = products.steps * if chained { copies } else { 1 };
+        let most = end.div_ceil(blocks);
+        let typed = |unit: &Unit| matches!(unit.out.dtype, F32 | BF16);
+        // The last thread has the F32 unit's output.
+        if !units.iter().all(typed) || (plain.is_some() && most * OUTPUTS >= THREADS) {
+            return None;
+        }
+        place(&mut products, again, free, most)?;
+        (most * products.length < MOST_STEPS && end < MOST_STEPS).then_some(products)
+    }
+}
+
+/// Deals a block's memory; `most` is its tiles.
+fn place(products: &mut Products, again: Option<&Products>, free: u32, most: u32) -> Option<()> {
+    products.x_place = again.map_or(free, |again| again.x_place);
+    products.sums_place = free + if again.is_some() { 0 } else { staged_bytes(products) };
+    let runs = (most * products.length).div_ceil(WARPS) / products.length + 2;
+    products.extra_place = products.sums_place + WARPS * runs * OUTPUTS * 4;
+    let taps = if products.conv.channels > 0 { 2 * products.conv.width } else { 0 };
+    (products.extra_place + most * OUTPUTS * taps * 4 <= AREA).then_some(())
+}
+
+/// Bytes of the staged rows.
+pub(super) fn staged_bytes(products: &Products) -> u32 {
+    products.length * step(products.format).map_or(0, |[_, bytes]| bytes)
+}
+
+/// No convolution.
+pub(super) fn no_conv() -> Conv {
+    Conv::zeroed()
+}
+
+/// Adds products to the step's program.
+pub(super) fn push(cuda: &Cuda, meet: bool, products: Products) {
+    cuda.program.borrow_mut().push(Phase::products(meet, products));
+}

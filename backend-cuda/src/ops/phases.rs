@@ -1,0 +1,242 @@
+//! Ops of one row as phases of a program, where they fit: each returns whether it has been added.
+
+use super::moe_route::rule;
+use super::norm_products::{conv, rest, takes as norm_takes, target};
+use super::phase::{Choice, Phase, Products, UNITS, Unit};
+use super::phase_products::{
+    AGAIN, Dealing, GATED, NORM, ROWS, no_conv, push, staged_bytes, takes, unit,
+};
+use super::ssm_scan::Scan;
+use super::{StoreArg, function};
+use crate::cuda::Cuda;
+use crate::view::{in_pieces, narrow, optional, pointer, window};
+use bytemuck::Zeroable;
+use whipsnake_core::error::Result;
+use whipsnake_core::ops::{
+    ExpertInput, GateOrder, GatedNormMatmul, Matmul, MoeDown, MoeUp, NormProducts, Score, SsmScan,
+    Store,
+};
+use whipsnake_core::step::Step;
+use whipsnake_core::tensor::{DType, Tensor};
+use whipsnake_core::weight::Format;
+
+/// Columns of a normed row, eight for each thread of a block.
+const MOST_NORMED: usize = 4096;
+
+/// Experts that a choice is made of, and choices: `run_choice` and `MOST_CHOICES` of the kernel.
+const MOST_EXPERTS: usize = 256;
+const MOST_CHOICES: usize = 32;
+
+fn bf16_pieces(tensor: &Tensor<Cuda>) -> bool {
+    tensor.dtype() == DType::BF16 && in_pieces(tensor)
+}
+
+/// Products with nothing said but how their rows are staged and where results go.
+fn blank(staged: u32, store: Store) -> Products {
+    Products { staged, how: StoreArg::from(store), conv: no_conv(), ..Products::zeroed() }
+}
+
+/// The norm that the program's last products began with, where nothing but a choice has followed.
+fn last_norm(cuda: &Cuda) -> Option<Products> {
+    let program = cuda.program.borrow();
+    let last = program.phases().iter().rev().find_map(Phase::as_products);
+    last.filter(|products| products.staged == NORM).copied()
+}
+
+pub(super) fn norm_products(
+    cuda: &Cuda,
+    step: &Step<'_, Cuda>,
+    op: &NormProducts<'_, Cuda>,
+) -> Result<bool> {
+    let norm = &op.norm;
+    let fits =
+        cuda.gathers() && norm.x.rows() == 1 && norm_takes(op, 16) && op.products.len() <= UNITS;
+    let plain = op.products.iter().find(|product| product.matmul.weight.format == Format::F32);
+    let spread = plain.is_none_or(|p| p.matmul.weight.rows <= cuda.multiprocessors())
+        && norm.x.cols() <= MOST_NORMED;
+    let each = op
+        .products
+        .iter()
+        .all(|product| takes(product.matmul.weight) && product.matmul.store == Store::Replace);
+    if !fits || !spread || !each {
+        return Ok(false);
+    }
+    let units: Vec<Unit> = op
+        .products
+        .iter()
+        .map(|product| {
+            let (out, activation) = target(product);
+            Unit {
+                bias: optional(product.matmul.bias.as_ref()),
+                out: window(out),
+                function: activation,
+                ..unit(product.matmul.weight)
+            }
+        })
+        .collect();
+    let fused_conv = op
+        .conv
+        .as_ref()
+        .filter(|conv| cuda.program.borrow_mut().takes(&conv.segments))
+        .and_then(|op_conv| conv(op_conv, &op.products[0].matmul));
+    let products = Products {
+        keep: u32::from(op.keep),
+        eps: norm.eps,
+        x: window(&norm.x),
+        normed: window(&norm.out),
+        gain: pointer(&norm.weight),
+        conv: fused_conv.unwrap_or_else(no_conv),
+        ..blank(NORM, Store::Replace)
+    };
+    let Some(dealt) =
+        (Dealing { products, units: &units, copies: 1, again: None, free: 0 }).deal(cuda)
+    else {
+        return Ok(false);
+    };
+    push(cuda, true, dealt);
+    rest(step, op, fused_conv)
+}
+
+pub(super) fn gated_norm_matmul(cuda: &Cuda, op: &GatedNormMatmul<'_, Cuda>) -> bool {
+    let (norm, matmul) = (&op.norm, &op.matmul);
+    let size = norm.y.cols() / norm.groups;
+    let whole = size.is_multiple_of(16);
+    let fits = cuda.gathers()
+        && norm.y.rows() == 1
+        && whole
+        && bf16_pieces(&norm.y)
+        && bf16_pieces(&norm.z);
+    if !fits || !takes(matmul.weight) {
+        return false;
+    }
+    let products = Products {
+        eps: norm.eps,
+        norm_groups: narrow(norm.groups),
+        gate_first: u32::from(norm.order == GateOrder::GateThenNorm),
+        x: window(&norm.y),
+        z: window(&norm.z),
+        gain: pointer(&norm.weight),
+        ..blank(GATED, matmul.store)
+    };
+    one_product(cuda, products, matmul)
+}
+
+pub(super) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> bool {
+    let fits = cuda.gathers() && op.x.rows() == 1 && bf16_pieces(&op.x);
+    fits && takes(op.weight)
+        && one_product(cuda, Products { x: window(&op.x), ..blank(ROWS, op.store) }, op)
+}
+
+fn one_unit(matmul: &Matmul<'_, Cuda>) -> Unit {
+    Unit { bias: optional(matmul.bias.as_ref()), out: window(&matmul.out), ..unit(matmul.weight) }
+}
+
+fn one_product(cuda: &Cuda, products: Products, matmul: &Matmul<'_, Cuda>) -> bool {
+    let units = [one_unit(matmul)];
+    let dealt = Dealing { products, units: &units, copies: 1, again: None, free: 0 }.deal(cuda);
+    dealt.is_some_and(|dealt| {
+        push(cuda, true, dealt);
+        true
+    })
+}
+
+pub(super) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>, scan: Scan) -> bool {
+    let typed = [&op.x, &op.b, &op.c, &op.dt, &op.out].iter().all(|t| t.dtype() == DType::BF16);
+    let one_row =
+        op.x.rows() == 1 && op.segments.shape.segments == 1 && op.segments.shape.longest == 1;
+    let size = op.state_size <= 128 && op.state_size.is_multiple_of(4) && in_pieces(&op.state);
+    let fits = cuda.gathers() && typed && one_row && size;
+    let fits = fits && cuda.program.borrow_mut().takes(&op.segments);
+    if fits {
+        cuda.program.borrow_mut().push(Phase::scan(scan));
+    }
+    fits
+}
+
+pub(super) fn moe_up(cuda: &Cuda, op: &MoeUp<'_, Cuda>) -> bool {
+    let (route, up) = (&op.route, &op.up);
+    let chooses = route.rule.score != Score::SoftmaxBeforeChoice
+        && route.rule.groups == 1
+        && route.logits.cols() <= MOST_EXPERTS
+        && route.logits.dtype() == DType::F32
+        && route.rule.top_k <= MOST_CHOICES;
+    let one_row = route.logits.rows() == 1 && up.groups.is_none() && up.input == ExpertInput::Row;
+    let fits = cuda.gathers() && chooses && one_row && takes(up.weight) && bf16_pieces(&up.x);
+    if !fits || up.weight.format == Format::F32 {
+        return false;
+    }
+    let units = [Unit {
+        out: window(&up.out),
+        function: function(up.activation),
+        chosen: 1,
+        ..unit(up.weight)
+    }];
+    let copies = route.rule.top_k;
+    let rows = |staged| Products { x: window(&up.x), ..blank(staged, Store::Replace) };
+    let x = pointer(&up.x);
+    let norm = last_norm(cuda).filter(|norm| norm.keep != 0 && norm.normed.data == x);
+    let mut dealt = None;
+    if let Some(norm) = &norm {
+        let free = norm.x_place + staged_bytes(norm);
+        dealt = Dealing { products: rows(AGAIN), units: &units, copies, again: Some(norm), free }
+            .deal(cuda);
+    }
+    if dealt.is_none() {
+        dealt = Dealing { products: rows(ROWS), units: &units, copies, again: None, free: 0 }
+            .deal(cuda);
+    }
+    let Some(dealt) = dealt else { return false };
+    let choice = Choice {
+        logits: window(&route.logits),
+        bias: optional(route.bias.as_ref()),
+        ids: window(&route.ids),
+        weights: window(&route.weights),
+        rule: rule(&route.rule),
+        unused: 0,
+    };
+    cuda.program.borrow_mut().push(Phase::choice(choice));
+    push(cuda, false, dealt);
+    true
+}
+
+/// Adds the experts' second product, and the shared one's before their first, whose weights its own then follow: they are
+/// known while the experts are not.
+pub(super) fn moe_down(cuda: &Cuda, op: &MoeDown<'_, Cuda>) -> bool {
+    let (down, combine) = (&op.down, &op.combine);
+    let top_k = down.ids.cols();
+    let one_row =
+        combine.out.rows() == 1 && down.groups.is_none() && down.input == ExpertInput::Pair;
+    let fits = cuda.gathers() && one_row && takes(down.weight) && bf16_pieces(&down.x);
+    let chosen = |program: &[Phase]| match program {
+        [.., choice, up] => {
+            let up = up.as_products().filter(|up| up.unit[0].chosen != 0).copied();
+            let same = |choice: &&Choice| choice.ids.data == window(&down.ids).data;
+            choice.as_choice().filter(same).and(up)
+        }
+        _ => None,
+    };
+    // What is added first must not be overwritten.
+    let adds = down.weight.format != Format::F32
+        && op.shared.as_ref().is_none_or(|shared| {
+            [combine.store, shared.store]
+                .iter()
+                .all(|store| matches!(store, Store::Accumulate { .. }))
+        });
+    let up = chosen(cuda.program.borrow().phases());
+    let (Some(up), true) = (up, fits && adds) else { return false };
+    let units = [Unit { out: window(&combine.out), chosen: 1, ..unit(down.weight) }];
+    let products = Products { chained: 1, x: window(&down.x), ..blank(ROWS, combine.store) };
+    let dealt = Dealing { products, units: &units, copies: top_k, again: None, free: 0 }.deal(cuda);
+    let Some(dealt) = dealt else { return false };
+    if let Some(shared) = &op.shared {
+        let fits = bf16_pieces(&shared.x) && takes(shared.weight);
+        let products = Products { x: window(&shared.x), ..blank(ROWS, shared.store) };
+        let units = [one_unit(shared)];
+        let free = if up.staged == AGAIN { up.sums_place } else { 0 };
+        let dealt = Dealing { products, units: &units, copies: 1, again: None, free }.deal(cuda);
+        let (Some(dealt), true) = (dealt, fits) else { return false };
+        cuda.program.borrow_mut().push_before_last(Phase::products(false, dealt));
+    }
+    push(cuda, true, dealt);
+    true
+}

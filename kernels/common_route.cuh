@@ -1,0 +1,31 @@
+// The rule by which experts are chosen.
+#pragma once
+#include "common.cuh"
+
+enum Score { SIGMOID_SCORE, SOFTMAX_BEFORE_CHOICE, SOFTMAX_AFTER_CHOICE };
+
+// Twin of `Rule` in moe_route.rs.
+struct Rule {
+    u32 score, top_k, groups, top_groups, normalise;
+    float eps, scale;
+};
+
+// An expert's place in the order of choice: larger first; 0 for none.
+__device__ inline u32 choice_key(float v) {
+    u32 bits = __float_as_uint(v);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// The weight of a warp's chosen expert, lane i's being the i-th, from its score.
+__device__ inline float choice_weight(const Rule& rule, float score) {
+    u32 lane = threadIdx.x % 32;
+    if (rule.score == SOFTMAX_AFTER_CHOICE) {
+        // The first choice by logits need not be the largest logit once a bias joins in.
+        float most = lane < rule.top_k ? score : -INFINITE;
+        for (int lanes = 16; lanes > 0; lanes /= 2) most = fmaxf(most, __shfl_xor_sync(ALL, most, lanes));
+        score = lane < rule.top_k ? expf(score - most) : 0.0f;
+        score /= warp_sum(score);
+    }
+    float divisor = rule.normalise ? warp_sum(lane < rule.top_k ? score : 0.0f) + rule.eps : 1.0f;
+    return score / divisor * rule.scale;
+}
