@@ -15,8 +15,8 @@ const STEP: usize = 1152;
 const STAGES: usize = 4;
 const MOST_ITEMS: usize = 4;
 
-/// Runs of a tile, which leave blocks of a few tiles with a run for each warp.
-const SPLITS: usize = 3;
+/// Runs of a tile: several leave blocks of a few tiles with a run for each warp, fewer need less room.
+const SPLITS: [usize; 3] = [3, 2, 1];
 
 /// Dynamic shared memory of a block, where the device has it (Hopper).
 const MOST_SHARED: usize = 224 << 10;
@@ -41,29 +41,28 @@ pub(super) fn cut(
     weight: &Weight<Cuda>,
     [most, eights]: [usize; 2],
 ) -> Option<(Cut, Shape)> {
-    let columns = stored_columns(cuda, x, weight)?;
+    let columns = stored_columns(cuda, x, weight).filter(|_| cuda.hopper())?;
     let steps = weight.cols.div_ceil(4 * columns);
-    let chunk = steps.div_ceil(SPLITS);
-    let splits = steps.div_ceil(chunk);
     // Neighbouring rows begin half the banks apart.
     let pitch = (steps * 8 * columns).next_multiple_of(128) + 64;
-    let fixed = WARPS * STAGES * STEP + WARPS * splits * eights * 512;
     let item = 8 * eights * pitch;
-    let items = (MOST_SHARED.checked_sub(fixed)? / item).min(MOST_ITEMS).min(most);
-    if items == 0 || !cuda.hopper() {
-        return None;
-    }
-    let tiles = weight.rows.div_ceil(16);
-    let cut = Cut {
-        tiles: narrow(tiles),
-        steps: narrow(steps),
-        splits: narrow(splits),
-        chunk: narrow(chunk),
-        pitch: narrow(pitch),
-        items: narrow(items),
-    };
-    let blocks = cuda.multiprocessors().min(tiles * most);
-    let shared = narrow(fixed + items * item);
-    let grid = [narrow(blocks), 1, 1];
-    Some((cut, Shape { grid, threads: narrow(32 * WARPS), shared }))
+    SPLITS.into_iter().find_map(|wanted| {
+        let chunk = steps.div_ceil(wanted);
+        let splits = steps.div_ceil(chunk);
+        let fixed = WARPS * STAGES * STEP + WARPS * splits * eights * 512;
+        let items = (MOST_SHARED.checked_sub(fixed)? / item).min(MOST_ITEMS).min(most);
+        let tiles = weight.rows.div_ceil(16);
+        let cut = Cut {
+            tiles: narrow(tiles),
+            steps: narrow(steps),
+            splits: narrow(splits),
+            chunk: narrow(chunk),
+            pitch: narrow(pitch),
+            items: narrow(items),
+        };
+        let grid = [narrow(cuda.multiprocessors().min(tiles * most)), 1, 1];
+        let shape =
+            Shape { grid, threads: narrow(32 * WARPS), shared: narrow(fixed + items * item) };
+        (items > 0).then_some((cut, shape))
+    })
 }

@@ -101,7 +101,10 @@ pub(super) fn matmul_rows(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
         .push(optional(op.bias.as_ref()))
         .push(StoreArg::from(op.store));
     args.push(window(&op.out)).push(narrow(rows));
-    let grid = [narrow(op.out.cols().div_ceil(8)), narrow(rows.div_ceil(8)), 1];
-    let shape = Shape { grid, threads: 256, shared: 0 };
-    cuda.launch_early("matmul_rows", "matmul_rows", shape, &mut args).map(|()| true)
+    // Small tiles leave no multiprocessor idle, large ones read the weight less often.
+    let (tile, threads) = if rows <= 32 { (4, 512) } else { (8, 256) };
+    let grid = [narrow(op.out.cols().div_ceil(8)), narrow(rows.div_ceil(tile)), 1];
+    let shape = Shape { grid, threads, shared: 0 };
+    let name = format!("matmul_rows_{tile}");
+    cuda.launch_early("matmul_rows", &name, shape, &mut args).map(|()| true)
 }
