@@ -48,7 +48,7 @@ impl Options {
             activations: self.activations,
             kv: self.kv,
             alignment: ALIGNMENT,
-            group_experts_from: 16,
+            group_experts_from: 8,
             matrix_scales: MatrixScales::All,
         }
     }

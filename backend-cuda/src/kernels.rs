@@ -11,10 +11,11 @@ use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
 /// The helpers that kernels include; NVRTC gets one text.
-const HELPERS: [(&str, &str); 18] = [
+const HELPERS: [(&str, &str); 19] = [
     ("common.cuh", include_str!("../../kernels/common.cuh")),
     ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
     ("common_conv.cuh", include_str!("../../kernels/common_conv.cuh")),
+    ("common_few.cuh", include_str!("../../kernels/common_few.cuh")),
     ("common_fours.cuh", include_str!("../../kernels/common_fours.cuh")),
     ("common_gated.cuh", include_str!("../../kernels/common_gated.cuh")),
     ("common_mma.cuh", include_str!("../../kernels/common_mma.cuh")),
@@ -55,14 +56,16 @@ const SOURCES: &[(&str, &str)] = sources![
     "common_load",
     "matmul",
     "matmul_dequantise",
+    "matmul_few",
     "matmul_nvfp4",
+    "matmul_rows",
     "matmul_split",
     "matmul_vec",
     "moe_combine",
     "moe_down",
     "moe_group",
     "moe_matmul",
-    "moe_matmul_vec",
+    "moe_matmul_few",
     "moe_route",
     "moe_up",
     "norm_products",

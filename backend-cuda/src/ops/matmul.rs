@@ -2,6 +2,7 @@
 
 use super::common_nvfp4::{self, Deal, MOST_ROWS, padded_rows, reads, row_pitch, sums};
 use super::common_vec::{deal, tiles};
+use super::matmul_few::{matmul_few, matmul_rows};
 use super::matmul_many::matmul_many;
 use super::{GRID_Y, StoreArg, one, phases};
 use crate::cuda::Cuda;
@@ -11,7 +12,7 @@ use crate::switches::on;
 use crate::view::{Bank, Window, bank, in_pieces, narrow, optional, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
-use whipsnake_core::ops::Matmul;
+use whipsnake_core::ops::{Activation, Matmul};
 use whipsnake_core::tensor::{DType, Tensor};
 use whipsnake_core::weight::{Format, Weight};
 
@@ -115,7 +116,12 @@ fn spread(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Option<(usize, Shape)> {
 }
 
 pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
-    if phases::matmul(cuda, op) || matmul_many(cuda, op)? || few_rows(cuda, op)? {
+    if phases::matmul(cuda, op)
+        || matmul_few(cuda, op, Activation::Identity, &op.out)?
+        || matmul_rows(cuda, op)?
+        || matmul_many(cuda, op)?
+        || few_rows(cuda, op)?
+    {
         return Ok(());
     }
     let [rows, outputs] = op.out.shape();

@@ -1,6 +1,6 @@
 //! Products with the chosen experts: by pair for few rows, by expert for rows sorted by `moe_group`.
 
-use super::common_vec::{Deal, THREADS, stored_columns};
+use super::common_few::{Cut, cut};
 use super::matmul::{tensor_core, tile_shared, vec_warps};
 use super::matmul_many::{WIDE_OUTPUTS, wide, wide_shared};
 use super::{GRID_Y, function, one};
@@ -38,7 +38,7 @@ fn tile_rows(pairs: usize, experts: usize) -> usize {
     }
 }
 
-/// Twin of `Few` in `kernels/moe_matmul_vec.cu`.
+/// Twin of `Few` in `kernels/moe_matmul_few.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Few {
@@ -47,27 +47,30 @@ struct Few {
     order: u64,
     offsets: u64,
     out: Window,
+    cut: Cut,
     by_pair: u32,
     top_k: u32,
     function: u32,
-    groups: u32,
-    splits: u32,
     unused: u32,
 }
 
-/// Pairs of an expert in one pass over its weight: `ROWS` of `kernels/moe_matmul_vec.cu`.
+/// Pairs of an expert that meet its weight together: `ROWS` of `kernels/moe_matmul_few.cu`.
 const FEW: usize = 8;
 
-/// Blocks of an expert: enough for the device when most experts are idle, and even ends when none is.
-const BLOCKS: u32 = 12;
+/// Experts that the kernel counts, a thread each.
+const MOST_EXPERTS: usize = 512;
 
 /// Runs the form for sorted pairs that are few for each expert, where it takes the operands.
 fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
-    let experts = op.weight.experts;
-    let few = op.out.rows() <= experts && experts <= GRID_Y;
-    let deal = stored_columns(cuda, &op.x, op.weight)
-        .and_then(|columns| Deal::new(cuda, FEW, [op.weight.rows, op.weight.cols], columns));
-    let (Some(groups), Some(deal), true) = (&op.groups, deal, few && on("moe_matmul_vec")) else {
+    let (pairs, experts) = (op.out.rows(), op.weight.experts);
+    let few = pairs <= FEW * experts && experts <= MOST_EXPERTS && on("moe_matmul_few");
+    let items = (pairs / FEW + experts).min(pairs);
+    let (Some(groups), Some((format, _)), Some((cut, shape)), true) = (
+        &op.groups,
+        tensor_core(cuda, &op.x, op.weight),
+        cut(cuda, &op.x, op.weight, [items, 1]),
+        few,
+    ) else {
         return Ok(false);
     };
     let few = Few {
@@ -76,17 +79,14 @@ fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
         order: pointer(&groups.order),
         offsets: pointer(&groups.offsets),
         out: window(&op.out),
+        cut,
         by_pair: u32::from(op.input == ExpertInput::Pair),
         top_k: narrow(op.ids.cols()),
         function: function(op.activation),
-        groups: deal.groups,
-        splits: deal.splits,
         unused: 0,
     };
-    let grid = [BLOCKS.min(deal.groups), narrow(experts), 1];
-    let shape = Shape { grid, threads: THREADS, shared: deal.shared };
-    cuda.launch_early("moe_matmul_vec", "moe_matmul_vec", shape, &mut one(few))?;
-    Ok(true)
+    let name = format!("moe_matmul_few_{format}");
+    cuda.launch_early("moe_matmul_few", &name, shape, &mut one(few)).map(|()| true)
 }
 
 /// Tiles as wide as an expert's pairs, with room for experts that are more popular; stages that fit.

@@ -1,6 +1,7 @@
 //! A norm with the products and the convolution that wait for it, as one launch for few rows.
 
 use super::common_vec::{Deal, THREADS, WARPS, deal, resident, tiles};
+use super::matmul_few::{self, matmul_few};
 use super::norm_products_nvfp4::norm_products_nvfp4;
 use super::{function, one, phases};
 use crate::cuda::Cuda;
@@ -106,7 +107,10 @@ pub(crate) fn norm_products(
     step: &Step<'_, Cuda>,
     op: &NormProducts<'_, Cuda>,
 ) -> Result<bool> {
-    if phases::norm_products(cuda, step, op)? || norm_products_nvfp4(cuda, step, op)? {
+    if phases::norm_products(cuda, step, op)?
+        || apart(cuda, step, op)?
+        || norm_products_nvfp4(cuda, step, op)?
+    {
         return Ok(true);
     }
     let norm = &op.norm;
@@ -139,6 +143,32 @@ pub(crate) fn norm_products(
     let name = format!("norm_products_{}", tiles(rows));
     cuda.launch_early("norm_products", &name, shape, &mut one(arguments))?;
     rest(step, op, fused_conv)
+}
+
+/// From some rows on products are faster on their own, each through its function.
+fn apart(cuda: &Cuda, step: &Step<'_, Cuda>, op: &NormProducts<'_, Cuda>) -> Result<bool> {
+    let takes = |product: &Product<'_, Cuda>| {
+        let matmul = &product.matmul;
+        matmul.store == Store::Replace && matmul_few::takes(cuda, &matmul.x, matmul.weight)
+    };
+    if !op.products.iter().any(takes) {
+        return Ok(false);
+    }
+    step.run(&op.norm)?;
+    for product in &op.products {
+        let Product { matmul, activate } = product;
+        match activate {
+            Some(activate) if takes(product) && activate.gate.is_none() => {
+                matmul_few(cuda, matmul, activate.function, &activate.out)?;
+            }
+            _ => {
+                step.run(matmul)?;
+                activate.iter().try_for_each(|activate| step.run(activate))?;
+            }
+        }
+    }
+    op.conv.iter().try_for_each(|conv| step.run(conv))?;
+    Ok(true)
 }
 
 /// Whether the kernels take the norm's operands, whose columns are a multiple of `unit`, and so many products.

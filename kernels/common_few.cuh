@@ -1,0 +1,255 @@
+// Products of few rows by a list of matrices: one block a multiprocessor, weights read once through rings that do not
+// drain between tiles.
+//
+// Work is a list of items, each one matrix and up to 8 * NT rows, and of each item tiles of 16 outputs. A block takes
+// tiles that follow each other, over the end of an item too; a tile is `splits` runs of steps along its columns, and a
+// warp takes runs that follow each other. It copies its own steps, STAGES ahead, and waits for no other warp before tiles
+// that warps share are joined. Runs are summed from zero and joined in order, so that a row's sum does not depend on who
+// computes it: equal rows give one answer.
+//
+// A step is 1,024 stored bytes. Lane (g = lane / 4, t = lane % 4) holds 16 bytes of outputs g and g + 8: the A operand of
+// mma.m16n8k16. Row g of the item is column g of B, its columns staged in the order in which lanes read them.
+#pragma once
+#include "common_mma.cuh"
+
+constexpr u32 WARPS = 16, THREADS = 32 * WARPS, STEP = 1024 + 128;  // a step's codes and block scales, bytes
+constexpr int STAGES = 4;                                           // of a warp's ring
+constexpr u32 MOST_ITEMS = 4;                                       // of a round
+
+// Pieces of 8 columns of activations that one 16-byte piece of the weight meets.
+template <int FORMAT>
+constexpr u32 PARTS = COLUMNS<FORMAT> / 8;
+
+struct Item {
+    u32 expert, start, count, unused;  // rows start .. start + count of the sorted ones
+};
+
+// A round of a block: tiles first .. first + count of the whole list, beginning in item `item`.
+struct Round {
+    u32 first, count, item;
+};
+
+// How tiles are cut. Twin of `Cut` in common_few.rs.
+struct Cut {
+    u32 tiles, steps, splits, chunk;  // of a matrix; of a tile; runs of a tile; steps of a run
+    u32 pitch, items;                 // bytes of a staged row; most items of a round
+};
+
+// ---- a step's arithmetic
+
+// An E4M3 block scale times 2^118 in both halves; its sign is with the codes.
+__device__ inline u32 scale_pair(u32 byte) {
+    return multiply(multiply(byte * 0x00100010u, 0x7f007f00u), 0x77007700u);
+}
+
+// Codes of 8 columns as 4 registers of two columns, smaller by 2^8. A product puts a code's sign and its magnitude where
+// bf16 has them at once: fewer instructions than shifting each.
+__device__ inline void unpack(u32 word, u32 scale, u32* out) {
+    u32 upper = word >> 8;
+    out[0] = multiply((word & 0x000f000fu) * 4160u & 0x81c081c0u, scale);
+    out[1] = multiply((word & 0x00f000f0u) * 260u & 0x81c081c0u, scale);
+    out[2] = multiply((upper & 0x000f000fu) * 4160u & 0x81c081c0u, scale);
+    out[3] = multiply((upper & 0x00f000f0u) * 260u & 0x81c081c0u, scale);
+}
+
+__device__ inline uint4 load_shared(u32 from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
+// Meets one step with 8 * NT rows; `x` is this lane's place in them.
+template <int FORMAT, int NT>
+__device__ inline void meet(const uint4* pieces, const u32* blocks, u32 x, u32 pitch, float (*sums)[4]) {
+    u32 scale[2][2];
+    if (FORMAT == W_NVFP4) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) scale[i / 2][i % 2] = scale_pair(blocks[i / 2] >> (8 * (i % 2)) & 0xff);
+    }
+#pragma unroll
+    for (u32 part = 0; part < PARTS<FORMAT>; part++) {
+        uint4 rows[NT];
+#pragma unroll
+        for (u32 j = 0; j < NT; j++) rows[j] = load_shared(x + part * 64 + j * 8 * pitch);
+        u32 low[4], high[4], a[4];
+        const u32 words = 4 / PARTS<FORMAT> * part;
+        if (FORMAT == W_NVFP4) {
+            unpack((&pieces[0].x)[words], scale[0][part / 2], low);
+            unpack((&pieces[1].x)[words], scale[1][part / 2], high);
+        } else {
+            dequantise<FORMAT>(&pieces[0].x + words, 0, low);
+            dequantise<FORMAT>(&pieces[1].x + words, 0, high);
+        }
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            fragment(low, high, q, a);
+#pragma unroll
+            for (u32 j = 0; j < NT; j++) mma(sums[j], a, (&rows[j].x)[2 * q], (&rows[j].x)[2 * q + 1]);
+        }
+    }
+}
+
+// ---- the weight
+
+// Copies a warp's runs ahead.
+template <int FORMAT>
+struct Feed {
+    const Bank& w;
+    const Item* items;
+    const Cut& cut;
+    const Round& round;
+    const u8 *upper, *lower, *scales;  // this lane's pieces of the next step, and its word of scales
+    int pieces, words;                 // steps that still have them
+    u32 at, end;                       // in the ring: the oldest step, whose place the next one takes
+    u32 run, last, left = 0;
+
+    __device__ inline Feed(const Bank& weight, const Item* list, const Cut& how, const Round& what, char* ring, u32 first, u32 behind)
+        : w(weight), items(list), cut(how), round(what), run(first), last(behind) {
+        at = shared_address(ring) + threadIdx.x / 32 * (STAGES * STEP);
+        end = at + STAGES * STEP;
+        open();
+#pragma unroll 1
+        for (int i = 0; i < STAGES; i++) next();
+    }
+
+    // Turns to the next run.
+    __device__ inline void open() {
+        if (run >= last) return;
+        u32 lane = threadIdx.x % 32, t = lane % 4, tile = round.first + run / cut.splits;
+        u32 step = run % cut.splits * cut.chunk, output = tile % cut.tiles * 16;
+        u64 matrix = u64(items[tile / cut.tiles - round.item].expert) * w.rows, bytes = u64(w.cols) * 16 / COLUMNS<FORMAT>;
+        auto line = [&](u32 row) { return matrix + min(output + row, w.rows - 1); };
+        auto rest = [&](u32 count, u32 mine, u32 each) { return int((count + each - 1 - mine) / each) - int(step); };
+        upper = w.data + line(lane / 4) * bytes + step * 64 + t * 16;
+        lower = w.data + line(lane / 4 + 8) * bytes + step * 64 + t * 16;
+        pieces = rest(w.cols / COLUMNS<FORMAT>, t, 4);
+        left = min(cut.chunk, cut.steps - step);
+        run++;
+        if (FORMAT != W_NVFP4) return;
+        scales = w.scales + line(lane / 2) * (w.cols / 16) + lane % 2 * 4 + step * 8;
+        words = rest(w.cols / 64, lane % 2, 2);
+    }
+
+    // Queues the next step, an empty one behind the last.
+    __device__ inline void next() {
+        if (left > 0) {
+            u32 lane = threadIdx.x % 32;
+            copy_async(at + lane * 16, upper, pieces > 0 ? 16 : 0);
+            copy_async(at + 512 + lane * 16, lower, pieces > 0 ? 16 : 0);
+            upper += 64, lower += 64, pieces--;
+            if (FORMAT == W_NVFP4) {
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at + 1024 + lane * 4), "l"(scales),
+                             "r"(words > 0 ? 4 : 0)
+                             : "memory");
+                scales += 8, words--;
+            }
+            if (--left == 0) open();
+        }
+        copy_commit();
+        at += STEP;
+        if (at == end) at -= STAGES * STEP;
+    }
+
+    // The oldest step, into registers: two pieces, and their blocks' scales.
+    __device__ inline void take(uint4* pair, u32* blocks) const {
+        u32 lane = threadIdx.x % 32;
+        copy_wait<STAGES - 1>();
+        __syncwarp();
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            pair[h] = load_shared(at + h * 512 + lane * 16);
+            if (FORMAT != W_NVFP4) continue;
+            asm volatile("{.reg .u16 v; ld.shared.u16 v, [%1]; cvt.u32.u16 %0, v;}"
+                         : "=r"(blocks[h])
+                         : "r"(at + 1024 + h * 64 + lane / 4 * 8 + lane % 4 * 2)
+                         : "memory");
+        }
+    }
+};
+
+// ---- the activations
+
+// Stages the rows of `count` items, zeros where an item has fewer and past `cols`; `row(item, i)` is where one lies.
+template <int FORMAT, int NT, class ROW>
+__device__ inline void stage_rows(char* staging, const Item* items, u32 count, u32 cols, u32 pitch, ROW row) {
+    constexpr u32 P = PARTS<FORMAT>, ROWS = 8 * NT;
+    u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (u32 i = warp; i < count * ROWS; i += WARPS) {
+        bool there = i % ROWS < items[i / ROWS].count;
+        const u16* from = there ? row(items[i / ROWS], i % ROWS) : nullptr;
+        uint4* to = reinterpret_cast<uint4*>(staging + i * pitch);
+#pragma unroll 4
+        for (u32 piece = lane; piece < (pitch - 64) / 16; piece += 32) {
+            uint4 v = make_uint4(0, 0, 0, 0);
+            if (there && piece * 8 < cols) v = *reinterpret_cast<const uint4*>(from + piece * 8);
+            to[piece / (4 * P) * (4 * P) + piece % P * 4 + piece / P % 4] = v;
+        }
+    }
+}
+
+// ---- a block's round
+
+// `fill()` stages the rows, `put(item, output, row, sum)` takes the sums; `partial` holds WARPS * splits * NT * 128 floats.
+template <int FORMAT, int NT, class FILL, class PUT>
+__device__ inline void run_round(const Bank& w, const Item* items, const Cut& cut, const Round& round, char* ring,
+                                 const char* staging, float* partial, FILL fill, PUT put) {
+    constexpr u32 SUMS = NT * 128;
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, runs = round.count * cut.splits, each = (runs + WARPS - 1) / WARPS;
+    u32 first = min(warp * each, runs), last = min(first + each, runs);
+    Feed<FORMAT> feed(w, items, cut, round, ring, first, last);
+    fill();
+    __syncthreads();
+    u32 mine = shared_address(staging) + lane / 4 * cut.pitch + lane % 4 * 16;
+    float total[NT][4] = {};
+#pragma unroll 1
+    for (u32 run = first; run < last; run++) {
+        u32 tile = run / cut.splits, part = run % cut.splits, whole = round.first + tile, item = whole / cut.tiles - round.item;
+        u32 step = part * cut.chunk, x = mine + item * 8 * NT * cut.pitch + step * (64 * PARTS<FORMAT>);
+        float sums[NT][4] = {};
+#pragma unroll 1
+        for (u32 left = min(cut.chunk, cut.steps - step); left > 0; left--, x += 64 * PARTS<FORMAT>) {
+            uint4 pair[2];
+            u32 blocks[2] = {};
+            feed.take(pair, blocks);
+            meet<FORMAT, NT>(pair, blocks, x, cut.pitch, sums);
+            __syncwarp();
+            feed.next();
+        }
+        bool shared = tile * cut.splits < first || (tile + 1) * cut.splits > last;
+#pragma unroll
+        for (int j = 0; j < NT; j++) {
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                if (shared) partial[(tile * cut.splits / each * cut.splits + part) * SUMS + (4 * j + c) * 32 + lane] = sums[j][c];
+                total[j][c] = part == 0 ? sums[j][c] : total[j][c] + sums[j][c];
+                if (shared || part + 1 < cut.splits) continue;
+                put(items[item], whole % cut.tiles * 16 + lane / 4 + c / 2 * 8, 8 * j + lane % 4 * 2 + c % 2, total[j][c]);
+            }
+        }
+    }
+    copy_wait<0>();
+    __syncthreads();
+    // The tile in which a warp ends, where it begins there too and others go on with it.
+    for (u32 i = threadIdx.x; i < WARPS * SUMS; i += THREADS) {
+        u32 owner = i / SUMS, place = i % SUMS, behind = (owner + 1) * each, tile = (behind - 1) / cut.splits;
+        if (behind >= runs || (tile + 1) * cut.splits <= behind || tile * cut.splits / each != owner) continue;
+        const float* from = partial + owner * cut.splits * SUMS + place;
+        float sum = from[0];
+        for (u32 part = 1; part < cut.splits; part++) sum += from[part * SUMS];
+        u32 whole = round.first + tile, c = place / 32 % 4;
+        put(items[whole / cut.tiles - round.item], whole % cut.tiles * 16 + place % 32 / 4 + c / 2 * 8,
+            place / 128 * 8 + place % 4 * 2 + c % 2, sum);
+    }
+    __syncthreads();
+}
+
+// The tiles of `items` items that are this block's, a round of up to `most` items after the other.
+template <class RUN>
+__device__ inline void each_round(const Cut& cut, u32 items, RUN run) {
+    u32 tiles = items * cut.tiles, behind = u32(u64(tiles) * (blockIdx.x + 1) / gridDim.x);
+    for (u32 first = u32(u64(tiles) * blockIdx.x / gridDim.x); first < behind;) {
+        u32 item = first / cut.tiles, last = min(behind, (item + cut.items) * cut.tiles);
+        run(Round{first, last - first, item});
+        first = last;
+    }
+}
