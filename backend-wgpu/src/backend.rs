@@ -66,6 +66,14 @@ impl Backend for Wgpu {
         self.books.ledger()
     }
 
+    fn mark(&self) -> Result<()> {
+        self.mark_step_time()
+    }
+
+    async fn marks(&self) -> Result<Vec<f64>> {
+        self.marks_read().await
+    }
+
     fn run_step(&self, key: StepKey, encode: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         self.replay(key, encode)
     }

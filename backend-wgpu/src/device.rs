@@ -103,7 +103,8 @@ pub struct Wgpu {
     /// Bytes of weights written since the device was last waited for.
     #[cfg(target_arch = "wasm32")]
     pub(crate) staged: std::cell::Cell<u64>,
-    pub(crate) stamps: Option<Stamps>,
+    /// Time stamps, from the start where the device was opened for them, else from the first mark of a step on.
+    pub(crate) stamps: OnceCell<Stamps>,
     report: DeviceReport,
 }
 
@@ -157,6 +158,7 @@ impl Wgpu {
         })?;
         let stamps = (options.timed != Timed::Nothing)
             .then(|| Stamps::new(&device, options.timed == Timed::Dispatches));
+        let stamps = stamps.map_or_else(OnceCell::new, OnceCell::from);
         Ok(Self {
             faults: Faults::attach(&device),
             recorder: RefCell::new(Recorder::new(&device)),
@@ -198,7 +200,11 @@ fn useful_features(adapter: &wgpu::Adapter, variants: Variants) -> wgpu::Feature
     if variants.cooperative {
         useful |= wgpu::Features::SHADER_F16 | wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
     }
-    adapter.features() & useful
+    let offered = adapter.features();
+    if offered.contains(timing::FEATURES) {
+        useful |= timing::FEATURES;
+    }
+    offered & useful
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ pub(crate) struct Dispatch {
     group: wgpu::BindGroup,
     params: u32,
     grid: [u32; 2],
+    /// Marks behind it: an op that needed no dispatch leaves its mark behind the one before.
+    marks: u32,
 }
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -100,7 +102,7 @@ impl Wgpu {
         let pipeline = self.pipeline(&call.kernel, &writes)?;
         let params = self.params(&call.params)?;
         let group = self.group(&pipeline, &call.bindings);
-        self.push(Dispatch { pipeline, group, params, grid })
+        self.push(Dispatch { pipeline, group, params, grid, marks: 0 })
     }
 
     fn check_bindings(&self, call: &Call) -> Result<()> {
@@ -124,6 +126,16 @@ impl Wgpu {
         let full = recorder.pending.len() >= BATCH;
         drop(recorder);
         if full { self.flush(|_| ()) } else { Ok(()) }
+    }
+
+    /// Puts a mark behind what the step has recorded so far; the one before its first dispatch needs no place.
+    pub(crate) fn mark_step(&self) -> Result<()> {
+        let mut recorder = self.recorder.borrow_mut();
+        let Some(recording) = &mut recorder.recording else {
+            return Err(Error::device("wgpu: a step that the host writes into cannot be profiled"));
+        };
+        recording.last_mut().into_iter().for_each(|last| last.marks += 1);
+        Ok(())
     }
 
     /// Offset of the parameters in the ring.
@@ -185,7 +197,7 @@ impl Wgpu {
         self.queue.submit([encoder.finish()]);
         self.sweep();
         self.faults.check()?;
-        match &self.stamps {
+        match self.stamps.get() {
             Some(stamps) if !pending.is_empty() => self.account(stamps, &pending),
             _ => Ok(()),
         }
@@ -196,11 +208,12 @@ impl Wgpu {
         if dispatches.is_empty() {
             return;
         }
-        let stamps = self.stamps.as_ref();
+        let stamps = self.stamps.get();
         let mut pass = encoder.begin_compute_pass(&Default::default());
         if let Some(stamps) = stamps {
             stamps.mark(&mut pass, 0);
         }
+        let mut marks = 0;
         let mut current = usize::MAX;
         for (place, dispatch) in (1..).zip(dispatches) {
             if dispatch.pipeline.id != current {
@@ -209,18 +222,22 @@ impl Wgpu {
             }
             pass.set_bind_group(0, &dispatch.group, &[dispatch.params]);
             pass.dispatch_workgroups(dispatch.grid[0], dispatch.grid[1], 1);
-            if let Some(stamps) = stamps.filter(|s| s.every_dispatch()) {
-                stamps.mark(&mut pass, place);
+            match stamps {
+                Some(stamps) if stamps.every_dispatch() => stamps.mark(&mut pass, place),
+                Some(stamps) => marks += stamps.mark_times(&mut pass, marks, dispatch.marks),
+                None => {}
             }
         }
         match stamps {
-            Some(stamps) if !stamps.every_dispatch() => stamps.mark(&mut pass, 1),
+            Some(stamps) if !stamps.every_dispatch() && marks == 0 => stamps.mark(&mut pass, 1),
             _ => {}
         }
         drop(pass);
-        if let Some(stamps) = stamps.filter(|s| s.every_dispatch()) {
+        match stamps {
             // A batch is below the stamps.
-            stamps.resolve(encoder, dispatches.len() as u32 + 1);
+            Some(s) if s.every_dispatch() => s.resolve(encoder, dispatches.len() as u32 + 1),
+            Some(s) if marks > 0 => s.resolve_marks(encoder, marks),
+            _ => {}
         }
     }
 
@@ -268,7 +285,8 @@ impl Wgpu {
 
     /// Submits a recorded step again.
     fn repeat(&self, key: StepKey, step: &Rc<[Dispatch]>) -> Result<()> {
-        if self.stamps.is_some() {
+        if self.stamps.get().is_some() {
+            self.flush_pending()?;
             self.recorder.borrow_mut().pending.extend(step.iter().cloned());
             return self.flush(|_| ());
         }

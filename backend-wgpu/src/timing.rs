@@ -1,19 +1,15 @@
-//! Device time, read from time stamps: of a run of ops, and by kernel over a whole program.
+//! Device time, read from time stamps: of a run of ops, op by op in a profiled step, and by kernel over a whole program.
 
 use crate::Wgpu;
 use crate::recorder::Dispatch;
-#[cfg(not(target_arch = "wasm32"))]
-use std::cell::Cell;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt::Write;
 #[cfg(not(target_arch = "wasm32"))]
 use std::time::{Duration, Instant};
 #[cfg(not(target_arch = "wasm32"))]
 use whipsnake_core::bench::Timed;
-#[cfg(not(target_arch = "wasm32"))]
-use whipsnake_core::error::Error;
-use whipsnake_core::error::Result;
+use whipsnake_core::error::{Error, Result};
 
 /// Most time stamps of one submit: WebGPU's limit of a query set is 4,096.
 const STAMPS: u32 = 1024;
@@ -28,6 +24,8 @@ pub(crate) struct Stamps {
     resolved: wgpu::Buffer,
     /// Nanoseconds by kernel, and how often it ran; filled where every dispatch is timed.
     totals: Option<RefCell<HashMap<String, (u64, f64)>>>,
+    /// Marks of the last step that had some, the one before its first dispatch included.
+    marks: Cell<u32>,
     /// When the device was last timed.
     #[cfg(not(target_arch = "wasm32"))]
     ended: Cell<Option<Instant>>,
@@ -57,6 +55,7 @@ impl Stamps {
             set,
             resolved,
             totals: every_dispatch.then(RefCell::default),
+            marks: Cell::default(),
             #[cfg(not(target_arch = "wasm32"))]
             ended: Cell::default(),
         }
@@ -70,6 +69,22 @@ impl Stamps {
     /// Puts stamp `index` behind what the pass has so far.
     pub fn mark(&self, pass: &mut wgpu::ComputePass<'_>, index: u32) {
         pass.write_timestamp(&self.set, index);
+    }
+
+    /// Puts `times` more marks behind what the pass has so far and `before` of its marks; how many were put. What is past
+    /// the set is left out, which [`Wgpu::marks_read`] tells.
+    pub fn mark_times(&self, pass: &mut wgpu::ComputePass<'_>, before: u32, times: u32) -> u32 {
+        // Stamp 0 stands before the first dispatch.
+        (before..before + times).filter(|mark| mark + 1 < STAMPS).for_each(|mark| {
+            self.mark(pass, mark + 1);
+        });
+        times
+    }
+
+    /// Queues the reading of a step's marks.
+    pub fn resolve_marks(&self, encoder: &mut wgpu::CommandEncoder, marks: u32) {
+        self.marks.set(marks + 1);
+        self.resolve(encoder, (marks + 1).min(STAMPS));
     }
 
     /// Queues the reading of the first `count` stamps.
@@ -98,11 +113,49 @@ impl Stamps {
     }
 }
 
+impl Wgpu {
+    /// Nanoseconds between neighbouring stamps.
+    async fn stamps_read(&self, stamps: &Stamps, count: u32) -> Result<Vec<f64>> {
+        let bytes = self.read_raw(&stamps.resolved, u64::from(count) * 8).await?;
+        let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&bytes);
+        let period = f64::from(self.queue.get_timestamp_period());
+        Ok(ticks.windows(2).map(|w| w[1].saturating_sub(w[0]) as f64 * period).collect())
+    }
+
+    /// Marks the step that is recorded; see [`Backend::mark`](whipsnake_core::backend::Backend::mark).
+    pub(crate) fn mark_step_time(&self) -> Result<()> {
+        if !self.device.features().contains(FEATURES) {
+            return Err(Error::request("wgpu: this device keeps no time of its ops"));
+        }
+        self.stamps.get_or_init(|| Stamps::new(&self.device, false));
+        self.mark_step()
+    }
+
+    /// Microseconds of the marks of the last step since its first.
+    pub(crate) async fn marks_read(&self) -> Result<Vec<f64>> {
+        let Some(stamps) = self.stamps.get().filter(|s| s.marks.get() > 0) else {
+            return Ok(Vec::new());
+        };
+        let count = stamps.marks.get();
+        if count > STAMPS {
+            let text = format!("wgpu: a step of {count} ops, at most {STAMPS} are timed");
+            return Err(Error::device(text));
+        }
+        let times = self.stamps_read(stamps, count).await?;
+        let mut now = 0.0;
+        let ends = times.into_iter().map(|time| {
+            now += time / 1e3;
+            now
+        });
+        Ok(std::iter::once(0.0).chain(ends).collect())
+    }
+}
+
 #[cfg(not(target_arch = "wasm32"))]
 impl Wgpu {
     /// Microseconds of one submit of what `encode` encodes.
     fn time_once(&self, encode: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
-        let Some(stamps) = &self.stamps else {
+        let Some(stamps) = self.stamps.get() else {
             return Err(Error::device("wgpu: the device was not opened for timing"));
         };
         self.flush_pending()?;
@@ -111,14 +164,6 @@ impl Wgpu {
         self.flush(|encoder| stamps.resolve(encoder, 2))?;
         let stamps = pollster::block_on(self.stamps_read(stamps, 2))?;
         Ok(stamps[0] / 1e3)
-    }
-
-    /// Nanoseconds between neighbouring stamps.
-    async fn stamps_read(&self, stamps: &Stamps, count: u32) -> Result<Vec<f64>> {
-        let bytes = self.read_raw(&stamps.resolved, u64::from(count) * 8).await?;
-        let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(&bytes);
-        let period = f64::from(self.queue.get_timestamp_period());
-        Ok(ticks.windows(2).map(|w| w[1].saturating_sub(w[0]) as f64 * period).collect())
     }
 
     /// Adds the times of a submit's dispatches to the table.
@@ -147,7 +192,7 @@ impl Wgpu {
 #[cfg(not(target_arch = "wasm32"))]
 impl Timed for Wgpu {
     fn time(&self, encode: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
-        let ended = self.stamps.as_ref().and_then(|stamps| stamps.ended.get());
+        let ended = self.stamps.get().and_then(|stamps| stamps.ended.get());
         let start = Instant::now();
         let cold = ended.is_none_or(|ended| ended.elapsed() > PAUSE);
         self.time_once(encode)?;
@@ -155,14 +200,14 @@ impl Timed for Wgpu {
             self.time_once(encode)?;
         }
         let time = self.time_once(encode);
-        self.stamps.iter().for_each(|stamps| stamps.ended.set(Some(Instant::now())));
+        self.stamps.get().into_iter().for_each(|stamps| stamps.ended.set(Some(Instant::now())));
         time
     }
 }
 
 impl Drop for Wgpu {
     fn drop(&mut self) {
-        if let Some(stamps) = self.stamps.as_ref().filter(|s| s.every_dispatch()) {
+        if let Some(stamps) = self.stamps.get().filter(|s| s.every_dispatch()) {
             eprint!("{}", stamps.table());
         }
     }

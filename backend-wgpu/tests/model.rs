@@ -1,4 +1,5 @@
-//! Models on the portable back end say what they say on the CPU: the shipped one alone, a tiny one in 1,025 sequences.
+//! Models on the portable back end say what they say on the CPU: the shipped one alone, a tiny one in 1,025 sequences;
+//! where a device keeps time, a profile names every op of a step and changes nothing.
 
 use std::path::Path;
 use whipsnake_core::backend::Backend;
@@ -6,6 +7,7 @@ use whipsnake_core::batch::{Batch, Chunk};
 use whipsnake_core::checkpoint::Checkpoint;
 use whipsnake_core::cpu::Cpu;
 use whipsnake_core::model::Dims;
+use whipsnake_core::profile::OpTime;
 use whipsnake_core::session::{DeviceSession, Output, Session, Want};
 use whipsnake_wgpu::{Options, Wgpu, probe};
 
@@ -75,4 +77,33 @@ fn a_batch_of_1025_sequences_says_what_each_says_alone() {
         let wrong = (0..count).find(|&i| got[i] != want[i]);
         assert_eq!(wrong, None, "at position {position}");
     }
+}
+
+#[test]
+fn a_profiled_step_times_every_op_and_says_what_it_said_before() {
+    let Some(gpu) = gpu() else { return };
+    let keeps_time = gpu.report().features.timestamps;
+    let mut ours = session(gpu, "bard", 1, 64);
+    let chunk = Chunk { tokens: vec![40, 7, 300], slot: 0, position: 0 };
+    let before = greedy(&mut ours, std::slice::from_ref(&chunk));
+    let batch = Batch::from_chunks(&ours.limits(), std::slice::from_ref(&chunk)).expect("a batch");
+    let ops = match pollster::block_on(ours.profile(&batch)) {
+        Ok(ops) => ops,
+        Err(error) => {
+            assert!(!keeps_time, "{error}");
+            return;
+        }
+    };
+    let mut reference = session(Cpu::new(), "bard", 1, 64);
+    let want = pollster::block_on(reference.profile(&batch)).expect("the CPU keeps time");
+    // From how many rows on experts are grouped is each back end's own choice.
+    let names = |ops: &[OpTime]| {
+        ops.iter().map(|op| op.op).filter(|&op| op != "moe_group").collect::<Vec<_>>()
+    };
+    assert_eq!(names(&ops), names(&want));
+    let total: f64 = ops.iter().map(|op| op.microseconds).sum();
+    let last = ops.last().expect("a step has ops");
+    assert!(total > 0.0 && (last.start + last.microseconds - total).abs() < 1e-3 * total);
+    assert!(ops.iter().all(|op| op.microseconds >= 0.0 && op.microseconds < total));
+    assert_eq!(greedy(&mut ours, std::slice::from_ref(&chunk)), before);
 }
