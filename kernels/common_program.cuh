@@ -1,4 +1,4 @@
-// What a program of phases is, as program.cu runs it in one launch.
+// What a program of phases is, as common_program.cu runs it in one launch.
 //
 // A phase is what one launch would be: a norm with its products, a choice of experts, a scan. All blocks, one a
 // multiprocessor, run all phases; where a phase reads what other blocks wrote in one before, they meet first. What a launch
@@ -21,7 +21,7 @@ enum Staged { NORM, GATED, ROWS, AGAIN };
 
 enum Kind { PRODUCTS, CHOICE, SCAN };
 
-// Twins of the structs in program.rs and beside it. A unit's matrices lie one after the other in `w`.
+// Twins of the structs in common_phase.rs. A unit's matrices lie one after the other in `w`.
 struct Unit {
     Bank w;
     const float* bias;

@@ -70,7 +70,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "moe_up",
     "norm_products",
     "norm_products_nvfp4",
-    "program",
+    "common_program",
     "rms_norm",
     "rope",
     "scale",

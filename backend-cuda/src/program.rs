@@ -1,4 +1,4 @@
-//! What follows each other in a step of one row, gathered and run in one launch (`kernels/program.cu`).
+//! What follows each other in a step of one row, gathered and run in one launch (`kernels/common_program.cu`).
 //!
 //! Ops add phases while a step is being encoded; whatever else reaches the stream first launches what has been gathered.
 
@@ -6,7 +6,7 @@ use crate::cuda::Cuda;
 use crate::driver::{Block, Shape, Start};
 use crate::kernels::Args;
 use crate::memory::CudaBuffer;
-use crate::ops::{CHOICE, Phase};
+use crate::ops::{CHOICE, Phase, Products};
 use crate::switches::on;
 use crate::view::{narrow, pointer};
 use whipsnake_core::backend::Memory;
@@ -21,6 +21,9 @@ pub(crate) const AREA: u32 = 48 << 10;
 /// Shared memory that the kernel has in any case, with some to spare.
 const FIXED: u32 = 6 << 10;
 
+/// Bytes of BF16 weights that are read as fast in a launch of their own.
+const LARGE: u64 = 16 << 20;
+
 /// Phases before its own from which a phase's weights may be copied: they are known no earlier (`SLOTS`).
 const MOST_LEAD: usize = 2;
 
@@ -28,6 +31,8 @@ const MOST_LEAD: usize = 2;
 #[derive(Default)]
 pub(crate) struct Program {
     recording: bool,
+    /// Whether products with NVFP4 weights have been gathered in this step.
+    integers: bool,
     phases: Vec<Phase>,
     /// Where programs of this step lie on the device, how many of them this run has used, and their bytes where they are
     /// not there yet.
@@ -53,7 +58,14 @@ impl Program {
     }
 
     pub fn push(&mut self, phase: Phase) {
+        self.integers |= phase.as_products().is_some_and(Products::integers);
         self.phases.push(phase);
+    }
+
+    /// Whether a phase of so many bytes of BF16 weights gains by it. Large ones come from memory as fast in launches of their
+    /// own, and then only join where there are others.
+    pub fn gains(&self, bytes: u64) -> bool {
+        self.integers || bytes <= LARGE
     }
 
     /// Puts a phase before the last one.
@@ -92,6 +104,7 @@ impl Cuda {
         let able = self.tuned() && on("program") && room <= self.most_shared();
         let mut program = self.program.borrow_mut();
         program.recording = able;
+        program.integers = false;
         program.places = places;
         program.used = 0;
         program.texts.clear();
@@ -127,7 +140,7 @@ impl Cuda {
             threads: THREADS,
             shared: RING + AREA,
         };
-        self.kernels().launch("program", "program", shape, &mut args, Start::Together)
+        self.kernels().launch("common_program", "program", shape, &mut args, Start::Together)
     }
 
     /// Memory for the next program of the step with its bytes in it, and the counts.

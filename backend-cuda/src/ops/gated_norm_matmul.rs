@@ -2,7 +2,7 @@
 
 use super::common_nvfp4::{self, Deal, padded_rows, row_pitch, sums};
 use super::common_vec::deal;
-use super::{StoreArg, one, phases};
+use super::{StoreArg, common_phases, one};
 use crate::cuda::Cuda;
 use crate::view::{Bank, Window, bank, in_pieces, narrow, optional, pointer, window};
 use bytemuck::{Pod, Zeroable};
@@ -41,7 +41,7 @@ pub(crate) fn gated_norm_matmul(
     _step: &Step<'_, Cuda>,
     op: &GatedNormMatmul<'_, Cuda>,
 ) -> Result<bool> {
-    if phases::gated_norm_matmul(cuda, op) {
+    if common_phases::gated_norm_matmul(cuda, op) {
         return Ok(true);
     }
     let (norm, matmul) = (&op.norm, &op.matmul);

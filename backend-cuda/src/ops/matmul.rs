@@ -4,7 +4,7 @@ use super::common_nvfp4::{self, Deal, MOST_ROWS, padded_rows, reads, row_pitch, 
 use super::common_vec::{deal, tiles};
 use super::matmul_few::{matmul_few, matmul_rows};
 use super::matmul_many::matmul_many;
-use super::{GRID_Y, StoreArg, one, phases};
+use super::{GRID_Y, StoreArg, common_phases, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::kernels::Args;
@@ -116,7 +116,7 @@ fn spread(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Option<(usize, Shape)> {
 }
 
 pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
-    if phases::matmul(cuda, op)
+    if common_phases::matmul(cuda, op)
         || matmul_few(cuda, op, Activation::Identity, &op.out)?
         || matmul_rows(cuda, op)?
         || matmul_many(cuda, op)?

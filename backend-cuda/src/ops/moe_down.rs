@@ -1,7 +1,7 @@
 //! The chosen experts' second product, its weighted sum and the shared expert's second product, as one launch for few rows.
 
 use super::common_vec::{TILE, stored_columns};
-use super::{GRID_Y, StoreArg, one, phases};
+use super::{GRID_Y, StoreArg, common_phases, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::view::{Bank, Window, bank, narrow, window};
@@ -35,7 +35,7 @@ struct Arguments {
 }
 
 pub(crate) fn moe_down(cuda: &Cuda, step: &Step<'_, Cuda>, op: &MoeDown<'_, Cuda>) -> Result<bool> {
-    if phases::moe_down(cuda, op) {
+    if common_phases::moe_down(cuda, op) {
         return Ok(true);
     }
     let (down, combine) = (&op.down, &op.combine);

@@ -2,7 +2,7 @@
 
 use super::common_vec::{Deal, THREADS, stored_columns};
 use super::moe_route::{Rule, rule};
-use super::{GRID_Y, function, one, phases};
+use super::{GRID_Y, common_phases, function, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::view::{Bank, Window, bank, narrow, optional, window};
@@ -34,7 +34,7 @@ struct Arguments {
 
 pub(crate) fn moe_up(cuda: &Cuda, _step: &Step<'_, Cuda>, op: &MoeUp<'_, Cuda>) -> Result<bool> {
     let (route, up) = (&op.route, &op.up);
-    if phases::moe_up(cuda, op) {
+    if common_phases::moe_up(cuda, op) {
         return Ok(true);
     }
     let (experts, pairs) = (route.logits.cols(), up.out.rows());

@@ -3,7 +3,7 @@
 use super::common_vec::{Deal, THREADS, WARPS, deal, resident, tiles};
 use super::matmul_few::{self, matmul_few};
 use super::norm_products_nvfp4::norm_products_nvfp4;
-use super::{function, one, phases};
+use super::{common_phases, function, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::view::{Bank, Window, bank, in_pieces, narrow, optional, pointer, window};
@@ -107,7 +107,7 @@ pub(crate) fn norm_products(
     step: &Step<'_, Cuda>,
     op: &NormProducts<'_, Cuda>,
 ) -> Result<bool> {
-    if phases::norm_products(cuda, step, op)?
+    if common_phases::norm_products(cuda, step, op)?
         || apart(cuda, step, op)?
         || norm_products_nvfp4(cuda, step, op)?
     {

@@ -1,6 +1,6 @@
 //! The selective scan: picks the form of the kernel that the state size and the segments want.
 
-use super::{one, one_dtype, phases};
+use super::{common_phases, one, one_dtype};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::switches::on;
@@ -128,7 +128,7 @@ pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
     let tiles = narrow(op.head_dim).div_ceil(block_rows);
     let heads = narrow(op.heads());
     let scan = operands(op, tiles);
-    if phases::ssm_scan(cuda, op, scan) {
+    if common_phases::ssm_scan(cuda, op, scan) {
         return Ok(());
     }
     if let Some(pieces) = one_token(cuda, op) {

@@ -1,7 +1,7 @@
 //! Products of one row as phases of a program: how their tiles and a block's memory are dealt.
 
+use super::common_phase::{BANK_BF16, BANK_F32, BANK_NVFP4, Phase, Products, UNITS, Unit};
 use super::norm_products::Conv;
-use super::phase::{Phase, Products, UNITS, Unit};
 use crate::cuda::Cuda;
 use crate::program::AREA;
 use crate::view::{bank, narrow};
@@ -36,9 +36,6 @@ fn step(format: u32) -> Option<[u32; 2]> {
         _ => None,
     }
 }
-const BANK_F32: u32 = 0;
-const BANK_BF16: u32 = 2;
-const BANK_NVFP4: u32 = 3;
 
 /// A unit of a weight's matrices.
 pub(super) fn unit(weight: &Weight<Cuda>) -> Unit {
@@ -82,6 +79,12 @@ impl Dealing<'_> {
             || units.len() > UNITS
             || !staged
         {
+            return None;
+        }
+        let outputs: u64 =
+            units.iter().filter(streams).map(|unit| u64::from(unit.weight.rows)).sum();
+        let bytes = outputs * u64::from(first.cols) * 2 * u64::from(copies);
+        if first.format == BANK_BF16 && !cuda.program.borrow().gains(bytes) {
             return None;
         }
         let chained = products.chained != 0;

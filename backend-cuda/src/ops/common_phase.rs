@@ -12,6 +12,11 @@ pub(crate) const PRODUCTS: u32 = 0;
 pub(crate) const CHOICE: u32 = 1;
 pub(crate) const SCAN: u32 = 2;
 
+/// Formats of a bank.
+pub(super) const BANK_F32: u32 = 0;
+pub(super) const BANK_BF16: u32 = 2;
+pub(super) const BANK_NVFP4: u32 = 3;
+
 /// Units of one phase of products.
 pub(super) const UNITS: usize = 4;
 
@@ -54,6 +59,13 @@ pub(crate) struct Products {
     pub gain: u64,
     pub conv: Conv,
     pub unit: [Unit; UNITS],
+}
+
+impl Products {
+    /// Whether weights are NVFP4.
+    pub fn integers(&self) -> bool {
+        self.format == BANK_NVFP4
+    }
 }
 
 #[repr(C)]

@@ -1,11 +1,11 @@
 //! Ops of one row as phases of a program, where they fit: each returns whether it has been added.
 
-use super::moe_route::rule;
-use super::norm_products::{conv, rest, takes as norm_takes, target};
-use super::phase::{Choice, Phase, Products, UNITS, Unit};
-use super::phase_products::{
+use super::common_phase::{Choice, Phase, Products, UNITS, Unit};
+use super::common_phase_products::{
     AGAIN, Dealing, GATED, NORM, ROWS, no_conv, push, staged_bytes, takes, unit,
 };
+use super::moe_route::rule;
+use super::norm_products::{conv, rest, takes as norm_takes, target};
 use super::ssm_scan::Scan;
 use super::{StoreArg, function};
 use crate::cuda::Cuda;
@@ -145,7 +145,8 @@ pub(super) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>, scan: Scan) -> bool {
     let one_row =
         op.x.rows() == 1 && op.segments.shape.segments == 1 && op.segments.shape.longest == 1;
     let size = op.state_size <= 128 && op.state_size.is_multiple_of(4) && in_pieces(&op.state);
-    let fits = cuda.gathers() && typed && one_row && size;
+    let follows = !cuda.program.borrow().phases().is_empty();
+    let fits = cuda.gathers() && typed && one_row && size && follows;
     let fits = fits && cuda.program.borrow_mut().takes(&op.segments);
     if fits {
         cuda.program.borrow_mut().push(Phase::scan(scan));
