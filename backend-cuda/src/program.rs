@@ -179,3 +179,42 @@ impl Cuda {
         self.staging().upload(block, text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::{Choice, Unit};
+    use bytemuck::Zeroable;
+
+    fn products(meet: bool, chosen: bool) -> Phase {
+        let mut products = Products::zeroed();
+        products.unit[0] = Unit { chosen: u32::from(chosen), ..Unit::zeroed() };
+        Phase::products(meet, products)
+    }
+
+    #[test]
+    fn weights_of_chosen_experts_are_not_copied_before_the_choice() {
+        let mut program = Program::default();
+        program.push(products(true, false));
+        program.push(Phase::choice(Choice::zeroed()));
+        program.push(products(false, true));
+        // The shared expert's product, put between the choice and the experts.
+        program.push_before_last(products(false, false));
+        program.push(products(true, true));
+        let phases = program.finish();
+        let told: Vec<_> = phases.iter().map(|phase| (phase.meet, phase.lead)).collect();
+        // Nothing comes before the first phase that it would have to wait for.
+        assert_eq!(told, [(0, 2), (1, 2), (0, 2), (0, 1), (1, 2)]);
+    }
+
+    #[test]
+    fn large_bf16_weights_join_only_where_nvfp4_ones_came_before() {
+        let mut program = Program::default();
+        assert!(program.gains(LARGE) && !program.gains(LARGE + 1));
+        program.push(products(true, false));
+        assert!(!program.gains(LARGE + 1), "those were F32");
+        let nvfp4 = Products { format: 3, ..Products::zeroed() };
+        program.push(Phase::products(true, nvfp4));
+        assert!(program.gains(LARGE + 1));
+    }
+}

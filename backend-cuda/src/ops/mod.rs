@@ -40,6 +40,8 @@ pub(crate) use argmax::argmax;
 pub(crate) use attention::attention;
 pub(crate) use causal_conv1d::causal_conv1d;
 pub(crate) use common_phase::{CHOICE, Phase, Products};
+#[cfg(test)]
+pub(crate) use common_phase::{Choice, Unit};
 pub(crate) use copy_slot::copy_slot;
 pub(crate) use embed::embed;
 pub(crate) use gated_norm_matmul::gated_norm_matmul;
