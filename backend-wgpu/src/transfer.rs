@@ -80,7 +80,6 @@ impl Wgpu {
     }
 
     /// Bytes from the start of a driver's buffer.
-    #[cfg(not(target_arch = "wasm32"))]
     pub(crate) async fn read_raw(&self, from: &wgpu::Buffer, bytes: u64) -> Result<Vec<u8>> {
         let copy = |encoder: &mut wgpu::CommandEncoder, staging: &wgpu::Buffer| {
             encoder.copy_buffer_to_buffer(from, 0, staging, 0, bytes);
