@@ -244,3 +244,17 @@ __device__ inline void split(float low, float high, u32& coarse, u32& fine) {
     coarse = f32_bf16x2(low, high);
     fine = f32_bf16x2(low - bits_f32(coarse << 16), high - bits_f32(coarse & 0xffff0000u));
 }
+
+// ---- shared memory by address, in the order in which copies arrive there
+
+__device__ inline uint4 load_shared(u32 from) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
+__device__ inline u32 load_shared_u16(u32 from) {
+    u32 v;
+    asm volatile("{.reg .u16 v; ld.shared.u16 v, [%1]; cvt.u32.u16 %0, v;}" : "=r"(v) : "r"(from) : "memory");
+    return v;
+}

@@ -52,12 +52,6 @@ __device__ inline void unpack(u32 word, u32 scale, u32* out) {
     out[3] = multiply((upper & 0x00f000f0u) * 260u & 0x81c081c0u, scale);
 }
 
-__device__ inline uint4 load_shared(u32 from) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
-    return v;
-}
-
 // Meets one step with 8 * NT rows; `x` is this lane's place in them.
 template <int FORMAT, int NT>
 __device__ inline void meet(const uint4* pieces, const u32* blocks, u32 x, u32 pitch, float (*sums)[4]) {
@@ -159,10 +153,7 @@ struct Feed {
         for (int h = 0; h < 2; h++) {
             pair[h] = load_shared(at + h * 512 + lane * 16);
             if (FORMAT != W_NVFP4) continue;
-            asm volatile("{.reg .u16 v; ld.shared.u16 v, [%1]; cvt.u32.u16 %0, v;}"
-                         : "=r"(blocks[h])
-                         : "r"(at + 1024 + h * 64 + lane / 4 * 8 + lane % 4 * 2)
-                         : "memory");
+            blocks[h] = load_shared_u16(at + 1024 + h * 64 + lane / 4 * 8 + lane % 4 * 2);
         }
     }
 };

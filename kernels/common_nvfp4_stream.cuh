@@ -62,14 +62,8 @@ struct Stream {
         __syncwarp();
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(codes[h].x), "=r"(codes[h].y), "=r"(codes[h].z), "=r"(codes[h].w)
-                         : "r"(base + h * 512)
-                         : "memory");
-            asm volatile("{.reg .u16 v; ld.shared.u16 v, [%1]; cvt.u32.u16 %0, v;}"
-                         : "=r"(blocks[h])
-                         : "r"(scale + h * (OUTPUTS == 16 ? 64 : 8))
-                         : "memory");
+            codes[h] = load_shared(base + h * 512);
+            blocks[h] = load_shared_u16(scale + h * (OUTPUTS == 16 ? 64 : 8));
         }
     }
 };

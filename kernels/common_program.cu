@@ -1,7 +1,7 @@
 // Runs a program of phases for one row in one launch (common_program.cuh).
 //
-// phases [count], table [1] and places [1] the row's or null where no phase wants them, arrivals [2] zeros, which it leaves as zeros. One block of 16 warps a multiprocessor, all of them
-// resident at once.
+// phases [count], table [1] and places [1] the row's or null where no phase wants them, arrivals [2] zeros, which it leaves
+// as zeros. One block of 16 warps a multiprocessor, all of them resident at once.
 #include "common_program_products.cuh"
 
 // Finds the experts of the row: a larger score goes first, then a lower index. Limit: 256 experts.

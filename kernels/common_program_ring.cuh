@@ -137,16 +137,10 @@ struct Ring {
         __syncwarp();
 #pragma unroll
         for (u32 h = 0; h < 2; h++) {
-            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(codes[h].x), "=r"(codes[h].y), "=r"(codes[h].z), "=r"(codes[h].w)
-                         : "r"(from + h * 512)
-                         : "memory");
+            codes[h] = load_shared(from + h * 512);
             if (FORMAT == W_BF16) continue;
             u32 scale = from - lane * 16 + 1024 + lane / 4 * 16 + lane % 4 * 2;
-            asm volatile("{.reg .u16 v; ld.shared.u16 v, [%1]; cvt.u32.u16 %0, v;}"
-                         : "=r"(blocks[h])
-                         : "r"(scale + h * 8)
-                         : "memory");
+            blocks[h] = load_shared_u16(scale + h * 8);
         }
         held--;
         read = read + STEP == DEPTH * STEP ? 0 : read + STEP;

@@ -92,15 +92,9 @@ struct Stream {
         __syncwarp();
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(piece[h].x), "=r"(piece[h].y), "=r"(piece[h].z), "=r"(piece[h].w)
-                         : "r"(from + h * 512)
-                         : "memory");
+            piece[h] = load_shared(from + h * 512);
             if (FORMAT == W_NVFP4) {
-                asm volatile("{.reg .u16 v; ld.shared.u16 v, [%1]; cvt.u32.u16 %0, v;}"
-                             : "=r"(blocks[h])
-                             : "r"(block + h * 8)
-                             : "memory");
+                blocks[h] = load_shared_u16(block + h * 8);
             }
         }
         from += STAGE;

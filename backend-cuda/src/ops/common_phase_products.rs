@@ -1,7 +1,6 @@
 //! Products of one row as phases of a program: how their tiles and a block's memory are dealt.
 
 use super::common_phase::{BANK_BF16, BANK_F32, BANK_NVFP4, Phase, Products, UNITS, Unit};
-use super::norm_products::Conv;
 use crate::cuda::Cuda;
 use crate::program::AREA;
 use crate::view::{bank, narrow};
@@ -123,11 +122,6 @@ fn place(products: &mut Products, again: Option<&Products>, free: u32, most: u32
 /// Bytes of the staged rows.
 pub(super) fn staged_bytes(products: &Products) -> u32 {
     products.length * step(products.format).map_or(0, |[_, bytes]| bytes)
-}
-
-/// No convolution.
-pub(super) fn no_conv() -> Conv {
-    Conv::zeroed()
 }
 
 /// Adds products to the step's program.

@@ -2,10 +2,11 @@
 
 use super::common_phase::{Choice, Phase, Products, UNITS, Unit};
 use super::common_phase_products::{
-    AGAIN, Dealing, GATED, NORM, ROWS, no_conv, push, staged_bytes, takes, unit,
+    AGAIN, Dealing, GATED, NORM, ROWS, push, staged_bytes, takes, unit,
 };
 use super::moe_route::rule;
-use super::norm_products::{conv, rest, takes as norm_takes, target};
+use super::moe_up::chooses;
+use super::norm_products::{Conv, conv, rest, takes as norm_takes, target};
 use super::ssm_scan::Scan;
 use super::{StoreArg, function};
 use crate::cuda::Cuda;
@@ -13,8 +14,7 @@ use crate::view::{in_pieces, narrow, optional, pointer, window};
 use bytemuck::Zeroable;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::{
-    ExpertInput, GateOrder, GatedNormMatmul, Matmul, MoeDown, MoeUp, NormProducts, Score, SsmScan,
-    Store,
+    ExpertInput, GateOrder, GatedNormMatmul, Matmul, MoeDown, MoeUp, NormProducts, SsmScan, Store,
 };
 use whipsnake_core::step::Step;
 use whipsnake_core::tensor::{DType, Tensor};
@@ -23,17 +23,13 @@ use whipsnake_core::weight::Format;
 /// Columns of a normed row, eight for each thread of a block.
 const MOST_NORMED: usize = 4096;
 
-/// Experts that a choice is made of, and choices: `run_choice` and `MOST_CHOICES` of the kernel.
-const MOST_EXPERTS: usize = 256;
-const MOST_CHOICES: usize = 32;
-
 fn bf16_pieces(tensor: &Tensor<Cuda>) -> bool {
     tensor.dtype() == DType::BF16 && in_pieces(tensor)
 }
 
 /// Products with nothing said but how their rows are staged and where results go.
 fn blank(staged: u32, store: Store) -> Products {
-    Products { staged, how: StoreArg::from(store), conv: no_conv(), ..Products::zeroed() }
+    Products { staged, how: StoreArg::from(store), conv: Conv::zeroed(), ..Products::zeroed() }
 }
 
 /// The norm that the program's last products began with, where nothing but a choice has followed.
@@ -85,7 +81,7 @@ pub(super) fn norm_products(
         x: window(&norm.x),
         normed: window(&norm.out),
         gain: pointer(&norm.weight),
-        conv: fused_conv.unwrap_or_else(no_conv),
+        conv: fused_conv.unwrap_or_else(Conv::zeroed),
         ..blank(NORM, Store::Replace)
     };
     let Some(dealt) =
@@ -156,11 +152,7 @@ pub(super) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>, scan: Scan) -> bool {
 
 pub(super) fn moe_up(cuda: &Cuda, op: &MoeUp<'_, Cuda>) -> bool {
     let (route, up) = (&op.route, &op.up);
-    let chooses = route.rule.score != Score::SoftmaxBeforeChoice
-        && route.rule.groups == 1
-        && route.logits.cols() <= MOST_EXPERTS
-        && route.logits.dtype() == DType::F32
-        && route.rule.top_k <= MOST_CHOICES;
+    let chooses = chooses(route) && route.logits.dtype() == DType::F32;
     let one_row = route.logits.rows() == 1 && up.groups.is_none() && up.input == ExpertInput::Row;
     let fits = cuda.gathers() && chooses && one_row && takes(up.weight) && bf16_pieces(&up.x);
     if !fits || up.weight.format == Format::F32 {

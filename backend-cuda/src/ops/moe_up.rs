@@ -8,10 +8,10 @@ use crate::driver::Shape;
 use crate::view::{Bank, Window, bank, narrow, optional, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
-use whipsnake_core::ops::{ExpertInput, MoeUp, Score};
+use whipsnake_core::ops::{ExpertInput, MoeRoute, MoeUp, Score};
 use whipsnake_core::step::Step;
 
-/// Experts whose scores a warp holds, and choices that one warp writes.
+/// Experts that a choice is made of, and choices that one warp writes: `MOST` and `MOST_CHOICES` of programs too.
 const MOST_EXPERTS: usize = 256;
 const MOST_CHOICES: usize = 32;
 
@@ -32,17 +32,22 @@ struct Arguments {
     splits: u32,
 }
 
+/// Whether a kernel that runs experts can make the choice too.
+pub(super) fn chooses(route: &MoeRoute<Cuda>) -> bool {
+    route.rule.score != Score::SoftmaxBeforeChoice
+        && route.rule.groups == 1
+        && route.logits.cols() <= MOST_EXPERTS
+        && route.rule.top_k <= MOST_CHOICES
+}
+
 pub(crate) fn moe_up(cuda: &Cuda, _step: &Step<'_, Cuda>, op: &MoeUp<'_, Cuda>) -> Result<bool> {
     let (route, up) = (&op.route, &op.up);
     if common_phases::moe_up(cuda, op) {
         return Ok(true);
     }
-    let (experts, pairs) = (route.logits.cols(), up.out.rows());
-    let chooses = route.rule.score != Score::SoftmaxBeforeChoice
-        && route.rule.groups == 1
-        && experts <= MOST_EXPERTS
-        && route.rule.top_k <= MOST_CHOICES;
-    let fits = chooses && up.groups.is_none() && up.input == ExpertInput::Row && pairs <= GRID_Y;
+    let pairs = up.out.rows();
+    let fits =
+        chooses(route) && up.groups.is_none() && up.input == ExpertInput::Row && pairs <= GRID_Y;
     let deal = stored_columns(cuda, &up.x, up.weight)
         .and_then(|columns| Deal::new(cuda, 1, [up.weight.rows, up.weight.cols], columns));
     let (Some(deal), true) = (deal, fits) else { return Ok(false) };
