@@ -115,6 +115,17 @@ fn spread(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Option<(usize, Shape)> {
     Some((outputs, shape))
 }
 
+/// What the forms without a struct of their own are told.
+pub(super) fn operands(op: &Matmul<'_, Cuda>) -> Args {
+    let mut args = Args::new();
+    args.push(window(&op.x))
+        .push(bank(op.weight))
+        .push(optional(op.bias.as_ref()))
+        .push(StoreArg::from(op.store));
+    args.push(window(&op.out)).push(narrow(op.out.rows()));
+    args
+}
+
 pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
     if common_phases::matmul(cuda, op)
         || matmul_few(cuda, op, Activation::Identity, &op.out)?
@@ -125,12 +136,7 @@ pub(crate) fn matmul(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
         return Ok(());
     }
     let [rows, outputs] = op.out.shape();
-    let mut args = Args::new();
-    args.push(window(&op.x))
-        .push(bank(op.weight))
-        .push(optional(op.bias.as_ref()))
-        .push(StoreArg::from(op.store));
-    args.push(window(&op.out)).push(narrow(rows));
+    let mut args = operands(op);
     let Some((format, columns)) = tensor_core(cuda, &op.x, op.weight) else {
         let down = rows.div_ceil(PLAIN_ROWS).min(GRID_Y);
         let grid = [narrow(outputs.div_ceil(8)), narrow(down), 1];

@@ -1,11 +1,10 @@
 //! Linear layers of a few rows to some dozens: `kernels/matmul_few.cu`, and `kernels/matmul_rows.cu` for F32 weights.
 
 use super::common_few::{Cut, cut};
-use super::matmul::tensor_core;
+use super::matmul::{operands, tensor_core};
 use super::{StoreArg, function, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
-use crate::kernels::Args;
 use crate::switches::on;
 use crate::view::{Bank, Window, bank, in_pieces, narrow, optional, window};
 use bytemuck::{Pod, Zeroable};
@@ -95,12 +94,7 @@ pub(super) fn matmul_rows(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
     if !fits || !cuda.tuned() || !on("matmul_rows") {
         return Ok(false);
     }
-    let mut args = Args::new();
-    args.push(window(&op.x))
-        .push(bank(op.weight))
-        .push(optional(op.bias.as_ref()))
-        .push(StoreArg::from(op.store));
-    args.push(window(&op.out)).push(narrow(rows));
+    let mut args = operands(op);
     // Small tiles leave no multiprocessor idle, large ones read the weight less often.
     let (tile, threads) = if rows <= 32 { (4, 512) } else { (8, 256) };
     let grid = [narrow(op.out.cols().div_ceil(8)), narrow(rows.div_ceil(tile)), 1];
