@@ -21,7 +21,7 @@ struct Window {
 // A weight of `experts` matrices. Twin of `Bank` in view.rs.
 struct Bank {
     const u8* data;      // [experts, rows, cols] in `format`
-    const u8* scales;    // [experts, rows, cols / 16] E4M3, NVFP4 only
+    const u8* scales;    // [experts, rows, cols / 16] E4M3 in the order of `scale_place`, NVFP4 only
     const float* scale;  // [experts]
     u32 rows, cols;
     u32 format;
@@ -145,15 +145,23 @@ __device__ inline void store(const Window& w, u64 row, u32 col, float v, const S
 // Codes of 8 columns lie in one word, columns 0 2 4 6 in its low half and 1 3 5 7 in its high half (common_load.cu).
 __device__ inline u32 nvfp4_code(u32 word, u32 col) { return word >> ((col & 7) / 2 * 4 + (col & 1) * 16) & 15; }
 
+// Where the scale of a block of 16 columns lies: stripes of 16 rows, in them chunks of 4 blocks, in them rows of 4. What rows
+// or blocks do not fill is left out. So what warps take together lies together.
+constexpr u32 STRIPE = 16, CHUNK = 4;
+__device__ inline u64 scale_place(const Bank& w, u64 matrix /* rows before it */, u32 row, u32 block) {
+    u32 blocks = w.cols / 16, first = row / STRIPE * STRIPE, chunk = block / CHUNK * CHUNK;
+    u32 height = min(STRIPE, w.rows - first), width = min(CHUNK, blocks - chunk);
+    return (matrix + first) * blocks + chunk * height + (row - first) * width + (block - chunk);
+}
+
 __device__ inline float weight_at(const Bank& w, u32 expert, u32 row, u32 col) {
-    u64 line = u64(expert) * w.rows + row;
-    u64 i = line * w.cols + col;
+    u64 matrix = u64(expert) * w.rows, i = (matrix + row) * w.cols + col;
     if (w.format == W_BF16) return bf16_f32(reinterpret_cast<const u16*>(w.data)[i]);
     if (w.format == W_F32) return reinterpret_cast<const float*>(w.data)[i];
     if (w.format == W_F16) return f16_f32(reinterpret_cast<const u16*>(w.data)[i]);
     if (w.format == W_FP8) return e4m3_f32(w.data[i]) * w.scale[expert];
     u32 word = reinterpret_cast<const u32*>(w.data)[i / 8];
-    float block = e4m3_f32(w.scales[line * (w.cols / 16) + col / 16]);
+    float block = e4m3_f32(w.scales[scale_place(w, matrix, row, col / 16)]);
     return e2m1_f32(nvfp4_code(word, col)) * block * w.scale[expert];
 }
 

@@ -7,13 +7,14 @@
 // that warps share are joined. Runs are summed from zero and joined in order, so that a row's sum does not depend on who
 // computes it: equal rows give one answer.
 //
-// A step is 1,024 stored bytes. Lane (g = lane / 4, t = lane % 4) holds 16 bytes of outputs g and g + 8: the A operand of
-// mma.m16n8k16. Row g of the item is column g of B, its columns staged in the order in which lanes read them.
+// A step is 128 stored bytes of each output, a whole line of memory, met in two halves: lane (g = lane / 4, t = lane % 4)
+// holds 16 bytes of outputs g and g + 8, the A operand of mma.m16n8k16. Row g of the item is column g of B, its columns
+// staged in the order in which lanes read them. Conditions: whole stripes of block scales (`scale_place`).
 #pragma once
 #include "common_mma.cuh"
 
-constexpr u32 WARPS = 16, THREADS = 32 * WARPS, STEP = 1024 + 128;  // a step's codes and block scales, bytes
-constexpr int STAGES = 4;                                           // of a warp's ring
+constexpr u32 WARPS = 16, THREADS = 32 * WARPS, CODES = 2048, STEP = CODES + 256;  // a step's codes, and with block scales, bytes
+constexpr int STAGES = 2;                                                           // of a warp's ring
 constexpr u32 MOST_ITEMS = 4;                                       // of a round
 
 // Pieces of 8 columns of activations that one 16-byte piece of the weight meets.
@@ -31,8 +32,8 @@ struct Round {
 
 // How tiles are cut. Twin of `Cut` in common_few.rs.
 struct Cut {
-    u32 tiles, steps, splits, chunk;  // of a matrix; of a tile; runs of a tile; steps of a run
-    u32 pitch, items;                 // bytes of a staged row; most items of a round
+    u32 tiles, halves, splits, chunk;  // of a matrix; of a tile's steps; runs of a tile; steps of a run
+    u32 pitch, items;                  // bytes of a staged row; most items of a round
 };
 
 // ---- a step's arithmetic
@@ -52,7 +53,7 @@ __device__ inline void unpack(u32 word, u32 scale, u32* out) {
     out[3] = multiply((upper & 0x00f000f0u) * 260u & 0x81c081c0u, scale);
 }
 
-// Meets one step with 8 * NT rows; `x` is this lane's place in them.
+// Meets half a step with 8 * NT rows; `x` is this lane's place in them.
 template <int FORMAT, int NT>
 __device__ inline void meet(const uint4* pieces, const u32* blocks, u32 x, u32 pitch, float (*sums)[4]) {
     u32 scale[2][2];
@@ -92,8 +93,9 @@ struct Feed {
     const Item* items;
     const Cut& cut;
     const Round& round;
-    const u8 *upper, *lower, *scales;  // this lane's pieces of the next step, and its word of scales
-    int pieces, words;                 // steps that still have them
+    const u8 *codes, *scales;  // this lane's first piece of the next step, and its block scales
+    u32 further[3];            // from there to its other pieces
+    int pieces, words;         // steps that still have them
     u32 at, end;                       // in the ring: the oldest step, whose place the next one takes
     u32 run, last, left = 0;
 
@@ -109,33 +111,36 @@ struct Feed {
     // Turns to the next run.
     __device__ inline void open() {
         if (run >= last) return;
-        u32 lane = threadIdx.x % 32, t = lane % 4, tile = round.first + run / cut.splits;
+        u32 lane = threadIdx.x % 32, row = lane / 8, tile = round.first + run / cut.splits;
         u32 step = run % cut.splits * cut.chunk, output = tile % cut.tiles * 16;
         u64 matrix = u64(items[tile / cut.tiles - round.item].expert) * w.rows, bytes = u64(w.cols) * 16 / COLUMNS<FORMAT>;
         auto line = [&](u32 row) { return matrix + min(output + row, w.rows - 1); };
         auto rest = [&](u32 count, u32 mine, u32 each) { return int((count + each - 1 - mine) / each) - int(step); };
-        upper = w.data + line(lane / 4) * bytes + step * 64 + t * 16;
-        lower = w.data + line(lane / 4 + 8) * bytes + step * 64 + t * 16;
-        pieces = rest(w.cols / COLUMNS<FORMAT>, t, 4);
-        left = min(cut.chunk, cut.steps - step);
+        codes = w.data + line(row) * bytes + step * 128 + lane % 8 * 16;
+#pragma unroll
+        for (u32 i = 0; i < 3; i++) further[i] = u32((line(row + 4 * i + 4) - line(row)) * bytes);
+        pieces = rest(w.cols / COLUMNS<FORMAT>, lane % 8, 8);
+        left = min(cut.chunk, (cut.halves + 1) / 2 - step);
         run++;
         if (FORMAT != W_NVFP4) return;
-        scales = w.scales + line(lane / 2) * (w.cols / 16) + lane % 2 * 4 + step * 8;
-        words = rest(w.cols / 64, lane % 2, 2);
+        scales = w.scales + scale_place(w, matrix, output, step * 16) + lane * 8;
+        words = rest(w.cols / 64, lane / 8, 4);
     }
 
     // Queues the next step, an empty one behind the last.
     __device__ inline void next() {
         if (left > 0) {
-            u32 lane = threadIdx.x % 32;
-            copy_async(at + lane * 16, upper, pieces > 0 ? 16 : 0);
-            copy_async(at + 512 + lane * 16, lower, pieces > 0 ? 16 : 0);
-            upper += 64, lower += 64, pieces--;
+            u32 lane = threadIdx.x % 32, half = lane / 4 % 2, bytes = pieces > 0 ? 16 : 0;
+            u32 to = at + half * (CODES / 2) + ((lane / 8 * 64 + lane % 4 * 16) ^ half * 64);
+            copy_async(to, codes, bytes);
+#pragma unroll
+            for (u32 i = 0; i < 3; i++) copy_async(to + 256 * (i + 1), codes + further[i], bytes);
+            codes += 128, pieces--;
             if (FORMAT == W_NVFP4) {
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at + 1024 + lane * 4), "l"(scales),
-                             "r"(words > 0 ? 4 : 0)
+                asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at + CODES + lane * 8), "l"(scales),
+                             "r"(words > 0 ? 8 : 0)
                              : "memory");
-                scales += 8, words--;
+                scales += 256, words--;
             }
             if (--left == 0) open();
         }
@@ -144,16 +149,20 @@ struct Feed {
         if (at == end) at -= STAGES * STEP;
     }
 
-    // The oldest step, into registers: two pieces, and their blocks' scales.
-    __device__ inline void take(uint4* pair, u32* blocks) const {
-        u32 lane = threadIdx.x % 32;
+    // Waits for the oldest step.
+    __device__ inline void wait() const {
         copy_wait<STAGES - 1>();
         __syncwarp();
+    }
+
+    // Half of it, into registers: two pieces, and their blocks' scales. Halves are stored half the banks apart.
+    __device__ inline void take(u32 half, uint4* pair, u32* blocks) const {
+        u32 lane = threadIdx.x % 32;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            pair[h] = load_shared(at + h * 512 + lane * 16);
+            pair[h] = load_shared(at + half * (CODES / 2) + h * 512 + (lane * 16 ^ half * 64));
             if (FORMAT != W_NVFP4) continue;
-            blocks[h] = load_shared_u16(at + 1024 + h * 64 + lane / 4 * 8 + lane % 4 * 2);
+            blocks[h] = load_shared_u16(at + CODES + half * 128 + lane % 4 / 2 * 64 + h * 32 + lane / 4 * 4 + lane % 2 * 2);
         }
     }
 };
@@ -195,14 +204,17 @@ __device__ inline void run_round(const Bank& w, const Item* items, const Cut& cu
 #pragma unroll 1
     for (u32 run = first; run < last; run++) {
         u32 tile = run / cut.splits, part = run % cut.splits, whole = round.first + tile, item = whole / cut.tiles - round.item;
-        u32 step = part * cut.chunk, x = mine + item * 8 * NT * cut.pitch + step * (64 * PARTS<FORMAT>);
+        u32 half = 2 * part * cut.chunk, x = mine + item * 8 * NT * cut.pitch + half * (64 * PARTS<FORMAT>);
         float sums[NT][4] = {};
 #pragma unroll 1
-        for (u32 left = min(cut.chunk, cut.steps - step); left > 0; left--, x += 64 * PARTS<FORMAT>) {
+        for (u32 left = min(2 * cut.chunk, cut.halves - half), which = 0; left > 0; left--, x += 64 * PARTS<FORMAT>) {
             uint4 pair[2];
             u32 blocks[2] = {};
-            feed.take(pair, blocks);
+            if (which == 0) feed.wait();
+            feed.take(which, pair, blocks);
             meet<FORMAT, NT>(pair, blocks, x, cut.pitch, sums);
+            which ^= 1;
+            if (which != 0 && left > 1) continue;
             __syncwarp();
             feed.next();
         }

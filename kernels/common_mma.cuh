@@ -87,11 +87,12 @@ template <int FORMAT, int NT>
 __device__ inline void product_vec(const Bank& w, u32 expert, u32 first, const Rows& x, float* memory) {
     constexpr int COLS = COLUMNS<FORMAT>, AHEAD = FORMAT == W_BF16 ? 4 : 2, PER_ROW = COLS * 4;
     u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    u64 line[2];
+    u64 matrix = u64(expert) * w.rows;
+    u32 line[2];
     const u8* data[2];
     for (int i = 0; i < 2; i++) {
-        line[i] = u64(expert) * w.rows + min(first + g + 8 * i, w.rows - 1);
-        data[i] = w.data + line[i] * (u64(w.cols) * 16 / COLS);
+        line[i] = min(first + g + 8 * i, w.rows - 1);
+        data[i] = w.data + (matrix + line[i]) * (u64(w.cols) * 16 / COLS);
     }
     float sums[NT][4] = {};
     for (u32 chunk = warp * AHEAD; chunk * PER_ROW < w.cols; chunk += warps * AHEAD) {
@@ -111,7 +112,7 @@ __device__ inline void product_vec(const Bank& w, u32 expert, u32 first, const R
                 pieces[i][r] = inside ? load_once(data[r] + u64(col) * 16 / COLS) : make_uint4(0, 0, 0, 0);
                 scales[i][r] = 0;
                 if (FORMAT == W_NVFP4 && inside) {
-                    scales[i][r] = *reinterpret_cast<const u16*>(w.scales + line[r] * (w.cols / 16) + col / 16);
+                    scales[i][r] = *reinterpret_cast<const u16*>(w.scales + scale_place(w, matrix, line[r], col / 16));
                 }
             }
             // The rows of one product are few enough to be on their way together with the weight.
@@ -202,8 +203,8 @@ struct Tile {
 #pragma unroll
             for (int i = 0; i < 2 * MT; i++) {
                 u32 block = step * 4 + t;
-                u64 line = matrix + min(first + out + 8 * i + g, w.rows - 1);
-                scales[i] = block < w.cols / 16 ? w.scales[line * (w.cols / 16) + block] : 0;
+                u32 line = min(first + out + 8 * i + g, w.rows - 1);
+                scales[i] = block < w.cols / 16 ? w.scales[scale_place(w, matrix, line, block)] : 0;
             }
         };
         for (int stage = 0; stage < STAGES - 1; stage++) {

@@ -14,6 +14,7 @@ struct Stream {
     const u8* first;   // this lane's two pieces of the next step
     const u8* second;
     const u8* scales;  // and its word of block scales
+    u32 pace;          // from one step's scales to the next one's
     int pieces, words;  // steps that still have them; `more` for the second piece of 8 outputs
     int more;
     u32 at, end;  // in the ring: the oldest step, whose place the next one takes
@@ -26,11 +27,12 @@ struct Stream {
     // Turns to a step of the tile that begins at `output`.
     __device__ inline void open(const Bank& w, u32 output, u32 step) {
         constexpr u32 WORDS = 32 / OUTPUTS, PIECES = 64 / OUTPUTS;
-        u32 lane = threadIdx.x % 32, t = lane % 4, word = lane % WORDS;
+        u32 lane = threadIdx.x % 32, t = lane % 4, word = lane / OUTPUTS;
         auto line = [&](u32 row) { return u64(min(output + row, w.rows - 1)); };
         first = w.data + line(lane / 4) * (w.cols / 2) + t * 16 + step * (16 * PIECES);
         second = OUTPUTS == 16 ? w.data + line(lane / 4 + 8) * (w.cols / 2) + t * 16 + step * (16 * PIECES) : first + 64;
-        scales = w.scales + line(lane / WORDS) * (w.cols / 16) + word * 4 + step * (4 * WORDS);
+        scales = w.scales + scale_place(w, 0, line(lane % OUTPUTS), (step * WORDS + word) * CHUNK);
+        pace = WORDS * CHUNK * min(STRIPE, w.rows - output / STRIPE * STRIPE);
         auto steps = [&](u32 count, u32 mine, u32 each) { return int((count + each - 1 - mine) / each) - int(step); };
         pieces = steps(w.cols / 32, t, PIECES);
         more = OUTPUTS == 16 ? pieces : steps(w.cols / 32, t + 4, PIECES);
@@ -46,7 +48,7 @@ struct Stream {
             asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at + 1024 + lane * 4), "l"(scales),
                          "r"(words > 0 ? 4 : 0)
                          : "memory");
-            first += 1024 / OUTPUTS, second += 1024 / OUTPUTS, scales += 128 / OUTPUTS;
+            first += 1024 / OUTPUTS, second += 1024 / OUTPUTS, scales += pace;
             pieces--, words--, more--;
         }
         copy_commit();
@@ -57,13 +59,13 @@ struct Stream {
     // The oldest step, into registers: two pieces of codes, and their blocks' scales.
     __device__ inline void take(uint4* codes, u32* blocks) const {
         u32 lane = threadIdx.x % 32, base = at + lane * 16;
-        u32 scale = at + 1024 + lane / 4 * (128 / OUTPUTS) + lane % 4 * 2;
+        u32 scale = at + 1024 + lane % 4 / 2 * (4 * OUTPUTS) + lane / 4 * 4 + lane % 2 * 2;
         copy_wait<STAGES - 1>();
         __syncwarp();
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             codes[h] = load_shared(base + h * 512);
-            blocks[h] = load_shared_u16(scale + h * (OUTPUTS == 16 ? 64 : 8));
+            blocks[h] = load_shared_u16(scale + h * (OUTPUTS == 16 ? 32 : 64));
         }
     }
 };

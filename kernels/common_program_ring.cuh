@@ -46,6 +46,7 @@ struct Ring {
     const u8* first;   // this lane's two pieces of the next step
     const u8* second;
     const u8* scales;  // and its word of block scales
+    u32 pace = 0;      // from one step's scales to the next one's
     u32 whole = 0, last = 0;  // which of the three there are: in a step, and in the run's last
     u32 base;                 // of the ring, where this lane's first pieces lie
     u32 write = 0, read = 0, held = 0;  // offsets of steps in it, and how many there are
@@ -66,14 +67,15 @@ struct Ring {
         const Bank& w = p.unit[place.unit].w;
         bool integers = p.format == W_NVFP4;
         u32 lane = threadIdx.x % 32, t = lane % 4, rows = w.rows, cols = w.cols, output = place.tile * OUTPUTS;
-        u32 pieces = cols / (integers ? 32 : 8), row = place.matrix(p, kept) * rows + min(output + lane / 4, rows - 1);
-        first = w.data + u64(row) * (pieces * 16) + t * 16 + within * 128;
+        u32 pieces = cols / (integers ? 32 : 8), matrix = place.matrix(p, kept) * rows, word = lane / OUTPUTS;
+        first = w.data + u64(matrix + min(output + lane / 4, rows - 1)) * (pieces * 16) + t * 16 + within * 128;
         second = first + 64;
-        scales = w.scales + u64(row) * (cols / 16) + t * 4 + within * 16;
+        scales = w.scales + scale_place(w, matrix, min(output + lane % OUTPUTS, rows - 1), (within * 4 + word) * CHUNK);
+        pace = 4 * CHUNK * min(STRIPE, rows - output / STRIPE * STRIPE);
         // Pieces and words from the run's last step on.
         u32 step = (within + left - 1) * 8;
         whole = integers ? 7 : 3;
-        last = (step + t < pieces) | (step + t + 4 < pieces) << 1 | (integers && step / 2 + t < cols / 64) << 2;
+        last = (step + t < pieces) | (step + t + 4 < pieces) << 1 | (integers && step / 2 + word < cols / 64) << 2;
     }
 
     // Whether there is a step to copy, while the block is in phase `now`.
@@ -109,7 +111,7 @@ struct Ring {
                          "l"(scales), "r"(there & 4)
                          : "memory");
         }
-        first += 128, second += 128, scales += 16;
+        first += 128, second += 128, scales += pace;
         left--, held++;
         write = write + STEP == DEPTH * STEP ? 0 : write + STEP;
         copy_commit();
@@ -139,8 +141,8 @@ struct Ring {
         for (u32 h = 0; h < 2; h++) {
             codes[h] = load_shared(from + h * 512);
             if (FORMAT == W_BF16) continue;
-            u32 scale = from - lane * 16 + 1024 + lane / 4 * 16 + lane % 4 * 2;
-            blocks[h] = load_shared_u16(scale + h * 8);
+            u32 scale = from - lane * 16 + 1024 + lane % 4 / 2 * 32 + lane / 4 * 4 + lane % 2 * 2;
+            blocks[h] = load_shared_u16(scale + h * 64);
         }
         held--;
         read = read + STEP == DEPTH * STEP ? 0 : read + STEP;

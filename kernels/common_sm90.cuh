@@ -61,10 +61,11 @@ struct Wide {
             target = target == memory + (STAGES - 1) * STAGE ? memory : target + STAGE;
         };
         // Block scales of one output and 64 columns a thread, two steps ahead; converted once for all that need them.
-        const u32* scales = reinterpret_cast<const u32*>(w.scales + (matrix + min(first + threadIdx.x, w.rows - 1)) * (w.cols / 16));
+        u32 output = min(first + threadIdx.x, w.rows - 1), height = min(STRIPE, w.rows - output / STRIPE * STRIPE);
+        const u32* scales = reinterpret_cast<const u32*>(w.scales + scale_place(w, matrix, output, 0));
         bool converts = threadIdx.x < OUTPUTS;
         u32 factors = memory + STAGES * STAGE;
-        auto scales_at = [&](u32 step) { return converts && step < steps ? scales[step] : 0; };
+        auto scales_at = [&](u32 step) { return converts && step < steps ? scales[step * height] : 0; };
         auto convert = [&](u32 four, u32 step) {
             if (!converts) return;
             u32 low[2], high[2];

@@ -42,6 +42,7 @@ struct Stream {
     u64 matrix;        // rows before the expert's
     const u8* data;    // this lane's pieces of the tile being copied
     const u8* scales;  // this lane's word of its scales
+    u32 pace;              // from one step's scales to the next one's
     u32 pieces, words;    // 16-byte pieces and words of scales of a row from this lane's first on
     u32 to, from, block;  // in the ring: where this lane's next piece goes, its oldest piece and its oldest scales
     u32 end;
@@ -50,9 +51,9 @@ struct Stream {
         : w(weight), matrix(u64(expert) * weight.rows) {
         u32 lane = threadIdx.x % 32, t = lane % 4, ring = shared_address(memory) + threadIdx.x / 32 * (STAGES * STAGE);
         pieces = w.cols / COLUMNS<FORMAT> > t ? w.cols / COLUMNS<FORMAT> - t : 0;
-        words = w.cols / 64 > t ? w.cols / 64 - t : 0;
+        words = w.cols / 64 > lane / 8 ? w.cols / 64 - lane / 8 : 0;
         to = from = ring + lane * 16;
-        block = ring + 1024 + lane / 4 * 16 + t * 2;
+        block = ring + 1024 + t / 2 * 32 + lane / 4 * 4 + t % 2 * 2;
         end = to + STAGES * STAGE;
         keep(pieces), keep(words), keep(to), keep(from), keep(block), keep(end);
     }
@@ -60,12 +61,12 @@ struct Stream {
     // Turns to the tile that begins at `output`.
     __device__ inline void open(u32 output) {
         u32 lane = threadIdx.x % 32;
-        u64 line = matrix + min(output + lane / 4, w.rows - 1);
-        data = w.data + line * (u64(w.cols) * 16 / COLUMNS<FORMAT>) + lane % 4 * 16;
+        data = w.data + (matrix + min(output + lane / 4, w.rows - 1)) * (u64(w.cols) * 16 / COLUMNS<FORMAT>) + lane % 4 * 16;
         keep(data);
         if (FORMAT != W_NVFP4) return;
-        scales = w.scales + line * (w.cols / 16) + lane % 4 * 4;
-        keep(scales);
+        scales = w.scales + scale_place(w, matrix, min(output + lane % 8, w.rows - 1), lane / 8 * CHUNK);
+        pace = 4 * CHUNK * min(STRIPE, w.rows - output / STRIPE * STRIPE);
+        keep(scales), keep(pace);
     }
 
     // Queues one step; an empty one where there is none.
@@ -77,7 +78,7 @@ struct Stream {
             if (FORMAT == W_NVFP4) {
                 u32 lane = threadIdx.x % 32;
                 asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + 1024 - lane * 12),
-                             "l"(scales + step * 16), "r"(step * 4 < words ? 4 : 0)
+                             "l"(scales + step * pace), "r"(step * 4 < words ? 4 : 0)
                              : "memory");
             }
         }
@@ -94,7 +95,7 @@ struct Stream {
         for (int h = 0; h < 2; h++) {
             piece[h] = load_shared(from + h * 512);
             if (FORMAT == W_NVFP4) {
-                blocks[h] = load_shared_u16(block + h * 8);
+                blocks[h] = load_shared_u16(block + h * 64);
             }
         }
         from += STAGE;

@@ -12,7 +12,6 @@ __device__ inline u32 id_of(const Window& ids, u32 pair) {
 }
 
 extern "C" __global__ void __launch_bounds__(1024) moe_group(Window ids, u32 pairs, u32* order, u32* offsets) {
-    release_next();
     await_previous();
     __shared__ u32 counts[32];
     u32 expert = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -38,4 +37,7 @@ extern "C" __global__ void __launch_bounds__(1024) moe_group(Window ids, u32 pai
         if (mine) order[next + before + __popc(votes & ((1u << lane) - 1))] = pair;
         next += __reduce_add_sync(ALL, count);
     }
+    // Kernels that start from here on may read the groups at once.
+    __threadfence();
+    release_next();
 }

@@ -13,7 +13,8 @@ struct Few {
     const u32* offsets;
     Window out;
     Cut cut;
-    u32 by_pair, top_k, function, unused;
+    u32 by_pair, top_k, function;
+    u32 early;  // whether the pairs are known before the kernel ahead is done
 };
 
 constexpr u32 ROWS = 8;
@@ -47,7 +48,7 @@ __device__ inline void few(const Few& p) {
     char* staging = memory + WARPS * STAGES * STEP;
     float* partial = reinterpret_cast<float*>(staging + p.cut.items * ROWS * p.cut.pitch);
     release_next();
-    await_previous();
+    if (!p.early) await_previous();
     u32 start, pairs, first, all = count_items(p, start, pairs, first);
     const u16* x = reinterpret_cast<const u16*>(p.x.data);
     each_round(p.cut, all, [&](const Round& round) {
@@ -58,6 +59,7 @@ __device__ inline void few(const Few& p) {
         __syncthreads();
         u32 count = (round.first + round.count - 1) / p.cut.tiles - round.item + 1;
         auto fill = [&]() {
+            await_previous();
             if (threadIdx.x < count * ROWS) {
                 const Item& item = items[threadIdx.x / ROWS];
                 rows[threadIdx.x] = threadIdx.x % ROWS < item.count ? p.order[item.start + threadIdx.x % ROWS] : 0;

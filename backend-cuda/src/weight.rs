@@ -2,16 +2,20 @@
 //!
 //! Planes: the elements, the f32 scale of each matrix, the block scales where the format has them. NVFP4 codes are
 //! reordered inside every 8 columns by `kernels/common_load.cu`, so that one shift and one mask give two neighbours; block
-//! scales keep no sign.
+//! scales keep no sign and lie by stripes of 16 rows.
 
 use crate::cuda::Cuda;
 use crate::driver::{Block, Shape};
 use crate::kernels::Args;
 use crate::memory::CudaBuffer;
 use crate::staging::SLOT_BYTES;
+use crate::view::{bank, narrow};
 use whipsnake_core::backend::Memory;
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::weight::{Format, NVFP4_GROUP, Plane, StoredWeight, Weight};
+
+/// Rows whose block scales lie together: `STRIPE` of `kernels/common.cuh`.
+pub(crate) const STRIPE: usize = 16;
 
 impl Cuda {
     pub(crate) async fn load_weight(&self, stored: &StoredWeight) -> Result<Weight<Self>> {
@@ -51,10 +55,12 @@ impl Cuda {
                 self.load_plane(&part.name, scales, scale_bytes, buffer, index).await?;
             }
         }
+        let weight =
+            Weight { name: stored.name.clone(), rows, cols, experts, format, planes, scales };
         if format == Format::Nvfp4 {
-            self.reorder(&planes, scale_bytes * experts)?;
+            self.reorder(&weight)?;
         }
-        Ok(Weight { name: stored.name.clone(), rows, cols, experts, format, planes, scales })
+        Ok(weight)
     }
 
     /// Copies one matrix's plane to its place, a slot of the ring at a time.
@@ -84,11 +90,12 @@ impl Cuda {
         self.staging().upload(block, bytes)
     }
 
-    fn reorder(&self, planes: &[CudaBuffer], blocks: usize) -> Result<()> {
-        let blocks = blocks as u64;
+    fn reorder(&self, weight: &Weight<Self>) -> Result<()> {
         let mut args = Args::new();
-        args.push(planes[0].pointer()).push(planes[2].pointer()).push(blocks);
-        let shape = Shape { grid: [self.blocks(blocks, 256), 1, 1], threads: 256, shared: 0 };
+        args.push(bank(weight));
+        let stripes = weight.experts * weight.rows.div_ceil(STRIPE);
+        let shared = narrow(weight.cols / NVFP4_GROUP * STRIPE);
+        let shape = Shape { grid: [narrow(stripes), 1, 1], threads: 256, shared };
         self.launch("common_load", "load_nvfp4", shape, &mut args)
     }
 }

@@ -4,15 +4,16 @@ use super::common_vec::stored_columns;
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::view::narrow;
+use crate::weight::STRIPE;
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::tensor::Tensor;
-use whipsnake_core::weight::Weight;
+use whipsnake_core::weight::{Format, Weight};
 
 /// Warps of a block, bytes of a warp's step, stages of its ring, most items of a round: `WARPS`, `STEP`, `STAGES`,
 /// `MOST_ITEMS`.
 const WARPS: usize = 16;
-const STEP: usize = 1152;
-const STAGES: usize = 4;
+const STEP: usize = 2304;
+const STAGES: usize = 2;
 const MOST_ITEMS: usize = 4;
 
 /// Runs of a tile: several leave blocks of a few tiles with a run for each warp, fewer need less room.
@@ -26,7 +27,7 @@ const MOST_SHARED: usize = 224 << 10;
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct Cut {
     tiles: u32,
-    steps: u32,
+    halves: u32,
     splits: u32,
     chunk: u32,
     pitch: u32,
@@ -42,9 +43,13 @@ pub(super) fn cut(
     [most, eights]: [usize; 2],
 ) -> Option<(Cut, Shape)> {
     let columns = stored_columns(cuda, x, weight).filter(|_| cuda.hopper())?;
-    let steps = weight.cols.div_ceil(4 * columns);
+    if weight.format == Format::Nvfp4 && !weight.rows.is_multiple_of(STRIPE) {
+        return None;
+    }
+    let halves = weight.cols.div_ceil(4 * columns);
+    let steps = halves.div_ceil(2);
     // Neighbouring rows begin half the banks apart.
-    let pitch = (steps * 8 * columns).next_multiple_of(128) + 64;
+    let pitch = (halves * 8 * columns).next_multiple_of(128) + 64;
     let item = 8 * eights * pitch;
     SPLITS.into_iter().find_map(|wanted| {
         let chunk = steps.div_ceil(wanted);
@@ -54,7 +59,7 @@ pub(super) fn cut(
         let tiles = weight.rows.div_ceil(16);
         let cut = Cut {
             tiles: narrow(tiles),
-            steps: narrow(steps),
+            halves: narrow(halves),
             splits: narrow(splits),
             chunk: narrow(chunk),
             pitch: narrow(pitch),

@@ -137,9 +137,8 @@ fn dense(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
     let mut weight = planes.data;
     if let Some(name) = name {
         weight = cuda.workspace(outputs * inputs * 2)?;
-        let words = (outputs * inputs / 8) as u64;
         let mut args = Args::new();
-        args.push(planes.data).push(planes.scales).push(weight).push(words);
+        args.push(planes).push(weight);
         let grid = [narrow(outputs * inputs / 8).div_ceil(256), 1, 1];
         let shape = Shape { grid, threads: 256, shared: 0 };
         let name = format!("matmul_dequantise_{name}");

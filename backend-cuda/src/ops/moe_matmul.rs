@@ -51,7 +51,7 @@ struct Few {
     by_pair: u32,
     top_k: u32,
     function: u32,
-    unused: u32,
+    early: u32,
 }
 
 /// Pairs of an expert that meet its weight together: `ROWS` of `kernels/moe_matmul_few.cu`.
@@ -83,7 +83,8 @@ fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
         by_pair: u32::from(op.input == ExpertInput::Pair),
         top_k: narrow(op.ids.cols()),
         function: function(op.activation),
-        unused: 0,
+        // `moe_group` lets nothing start before it is done.
+        early: u32::from(op.input == ExpertInput::Pair),
     };
     let name = format!("moe_matmul_few_{format}");
     cuda.launch_early("moe_matmul_few", &name, shape, &mut one(few)).map(|()| true)
