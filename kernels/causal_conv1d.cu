@@ -84,6 +84,8 @@ __device__ inline void store_state(const Conv& p, const float* window, u32 c, u3
 
 template <class A, int W>
 __device__ inline void short_form(const Conv& p) {
+    release_next();
+    await_previous();
     Segment s = p.table[blockIdx.y];
     u32 c = blockIdx.x * blockDim.x + threadIdx.x;
     if (s.len == 0 || c >= p.x.cols) return;
@@ -96,6 +98,8 @@ __device__ inline void short_form(const Conv& p) {
 
 template <class A, int W>
 __device__ inline void long_form(const Conv& p) {
+    release_next();
+    await_previous();
     u32 c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= p.x.cols) return;
     float window[W - 1];
@@ -121,6 +125,8 @@ __device__ inline void long_form(const Conv& p) {
 
 template <class A, int W>
 __device__ inline void shift_state(const Conv& p) {
+    release_next();
+    await_previous();
     Segment s = p.table[blockIdx.y];
     u32 c = blockIdx.x * blockDim.x + threadIdx.x;
     if (s.len == 0 || c >= p.x.cols) return;

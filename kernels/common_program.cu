@@ -21,16 +21,7 @@ __device__ inline void run_choice(const Phase& phase, const Meeting& meeting, Ke
     }
     __syncthreads();
     if (e < experts) {
-        u32 key = keys[e], rank = 0, step = 1 << shift;
-#pragma unroll 1
-        for (u32 i = threadIdx.x & (step - 1); 4 * i < experts; i += step) {
-            uint4 four = kept.keys[i];
-#pragma unroll
-            for (u32 k = 0; k < 4; k++) {
-                u32 other = (&four.x)[k];
-                rank += other > key || (other == key && 4 * i + k < e);
-            }
-        }
+        u32 step = 1 << shift, rank = count_before(kept.keys, experts, e, threadIdx.x & (step - 1), step);
         for (u32 lanes = 1; lanes < step; lanes *= 2) rank += __shfl_xor_sync(__activemask(), rank, lanes);
         if (rank < p.rule.top_k) kept.chosen[rank] = e;
     }

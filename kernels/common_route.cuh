@@ -16,6 +16,22 @@ __device__ inline u32 choice_key(float v) {
     return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
+// How many of the keys in every `step`-th four come before that of expert `e`: a larger one, or a lower index. Keys that fill
+// up the last four are 0.
+__device__ inline u32 count_before(const uint4* keys, u32 experts, u32 e, u32 first, u32 step) {
+    u32 key = reinterpret_cast<const u32*>(keys)[e], count = 0;
+#pragma unroll 1
+    for (u32 i = first; 4 * i < experts; i += step) {
+        uint4 four = keys[i];
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) {
+            u32 other = (&four.x)[k];
+            count += other > key || (other == key && 4 * i + k < e);
+        }
+    }
+    return count;
+}
+
 // The weight of a warp's chosen expert, lane i's being the i-th, from its score.
 __device__ inline float choice_weight(const Rule& rule, float score) {
     u32 lane = threadIdx.x % 32;

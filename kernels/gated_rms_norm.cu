@@ -27,6 +27,8 @@ extern "C" __global__ void gated_rms_norm(Window y, Window z, const float* weigh
 
 extern "C" __global__ void __launch_bounds__(256) gated_rms_norm_fours(Window y, Window z, const float* weight, u32 groups,
                                                                        float eps, u32 gate_first, Window out, u32 count) {
+    release_next();
+    await_previous();
     constexpr u32 MOST = 4;
     u32 item = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (item >= count) return;

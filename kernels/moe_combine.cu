@@ -20,6 +20,8 @@ extern "C" __global__ void moe_combine(Window x, Window weights, Store how, Wind
 }
 
 extern "C" __global__ void moe_combine_fours(Window x, Window weights, Store how, Window out) {
+    release_next();
+    await_previous();
     u32 row = blockIdx.x, top_k = weights.cols;
     u32 col = (blockIdx.y * blockDim.x + threadIdx.x) * 4;
     if (col >= out.cols) return;

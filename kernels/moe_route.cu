@@ -3,6 +3,9 @@
 // logits [rows, experts] f32, bias [experts] f32 or null, ids [rows, top_k] u32, weights [rows, top_k] f32.
 // One warp routes one row; its scores and biased choices lie in shared memory, 2 * experts + groups floats a warp.
 // Ties go to the lowest index: keys order by value, then by falling index.
+//
+// moe_route_ranked: the same without groups and with no softmax ahead of the choice, for up to 256 experts and 32 choices. One
+// block routes one row: a thread counts the experts that come before its own, all at once.
 #include "common_route.cuh"
 
 __device__ inline float warp_largest(const float* values, u32 count) {
@@ -88,4 +91,30 @@ extern "C" __global__ void moe_route(Window logits, const float* bias, Rule rule
     for (u32 i = lane; i < rule.top_k; i += 32) sum += out[i];
     float divisor = rule.normalise ? warp_sum(sum) + rule.eps : 1.0f;
     for (u32 i = lane; i < rule.top_k; i += 32) out[i] = out[i] / divisor * rule.scale;
+}
+
+extern "C" __global__ void __launch_bounds__(256) moe_route_ranked(Window logits, const float* bias, Rule rule, Window ids,
+                                                                   Window weights) {
+    __shared__ uint4 fours[64];
+    __shared__ float scores[256];
+    __shared__ u32 best[32];
+    release_next();
+    u32 experts = logits.cols, e = threadIdx.x, row = blockIdx.x;
+    bool there = e < experts;
+    float more = bias && there ? bias[e] : 0.0f;
+    await_previous();
+    float v = there ? load(logits, row, e) : 0.0f;
+    if (rule.score == SIGMOID_SCORE) v = sigmoid(v);
+    scores[e] = v;
+    reinterpret_cast<u32*>(fours)[e] = there ? choice_key(v + more) : 0;
+    __syncthreads();
+    u32 rank = there ? count_before(fours, experts, e, 0, 1) : experts;
+    if (rank < rule.top_k) best[rank] = e;
+    __syncthreads();
+    if (e >= 32) return;
+    there = e < rule.top_k;
+    float weight = choice_weight(rule, there ? scores[best[e]] : 0.0f);
+    if (!there) return;
+    reinterpret_cast<u32*>(ids.data)[row * ids.stride + e] = best[e];
+    reinterpret_cast<float*>(weights.data)[row * weights.stride + e] = weight;
 }

@@ -23,6 +23,8 @@ extern "C" __global__ void rms_norm(Window x, const float* weight, u32 groups, f
 }
 
 extern "C" __global__ void rms_norm_fours(Window x, const float* weight, u32 groups, float eps, Window out) {
+    release_next();
+    await_previous();
     constexpr u32 MOST = 4;
     __shared__ float scratch[32];
     u32 row = blockIdx.x / groups, width = x.cols / groups, first = blockIdx.x % groups * width;

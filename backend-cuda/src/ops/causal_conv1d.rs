@@ -53,7 +53,7 @@ pub(crate) fn causal_conv1d(cuda: &Cuda, op: &CausalConv1d<Cuda>) -> Result<()> 
     let run = |form: &str, down: u32| {
         let grid = [conv.x.cols.div_ceil(THREADS), down, 1];
         let name = format!("causal_conv1d_{form}_{dtype}_{room}");
-        cuda.launch(
+        cuda.launch_early(
             "causal_conv1d",
             &name,
             Shape { grid, threads: THREADS, shared: 0 },

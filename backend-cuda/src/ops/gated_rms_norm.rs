@@ -23,7 +23,7 @@ pub(crate) fn gated_rms_norm(cuda: &Cuda, op: &GatedRmsNorm<Cuda>) -> Result<()>
     if cuda.tuned() && rows >= MANY_ROWS && fits && sizes && on("fours") {
         args.push(narrow(rows * op.groups));
         let shape = line((rows * op.groups).div_ceil(8), 256);
-        return cuda.launch("gated_rms_norm", "gated_rms_norm_fours", shape, &mut args);
+        return cuda.launch_early("gated_rms_norm", "gated_rms_norm_fours", shape, &mut args);
     }
     let shape = line(rows * op.groups, warps_for(width));
     cuda.launch_early("gated_rms_norm", "gated_rms_norm", shape, &mut args)

@@ -16,6 +16,9 @@ use whipsnake_core::weight::{Format, Weight};
 /// From this many rows a dense product of the whole weight pays for its conversion to bf16.
 const DENSE_ROWS: usize = 128;
 
+/// The same of BF16 weights, which need none: above what one pass of `matmul_few` takes.
+const DENSE_ROWS_BF16: usize = 17;
+
 /// From this many rows tiles are full enough for Hopper's form.
 const WIDE_ROWS: usize = 64;
 
@@ -77,7 +80,8 @@ pub(super) fn matmul_many(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
         }
         return split(cuda, op).map(|()| true);
     }
-    if rows >= DENSE_ROWS && dense(cuda, op)? {
+    let bf16 = op.weight.format == Format::BF16;
+    if rows >= if bf16 { DENSE_ROWS_BF16 } else { DENSE_ROWS } && dense(cuda, op)? {
         return Ok(true);
     }
     if rows < WIDE_ROWS || !wide(cuda, &op.x, op.weight, &op.out) {

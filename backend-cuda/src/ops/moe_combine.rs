@@ -21,8 +21,5 @@ pub(crate) fn moe_combine(cuda: &Cuda, op: &MoeCombine<Cuda>) -> Result<()> {
     let (name, wide) = if fours { ("moe_combine_fours", 4) } else { ("moe_combine", 1) };
     let grid = [narrow(rows), narrow(cols).div_ceil(THREADS * wide), 1];
     let shape = Shape { grid, threads: THREADS, shared: 0 };
-    if fours {
-        return cuda.launch("moe_combine", name, shape, &mut args);
-    }
     cuda.launch_early("moe_combine", name, shape, &mut args)
 }

@@ -1,9 +1,11 @@
 //! The router's choice.
 
 use super::line;
+use super::moe_up::chooses;
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::kernels::Args;
+use crate::switches::on;
 use crate::view::{narrow, optional, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
@@ -45,11 +47,16 @@ pub(super) fn rule(rule: &RouteRule) -> Rule {
 pub(crate) fn moe_route(cuda: &Cuda, op: &MoeRoute<Cuda>) -> Result<()> {
     let [rows, experts] = op.logits.shape();
     let rule = rule(&op.rule);
-    let warp_bytes = 4 * (2 * experts + op.rule.groups);
-    let warps = (SHARED / warp_bytes).clamp(1, 4).min(rows.max(1));
     let mut args = Args::new();
     args.push(window(&op.logits)).push(optional(op.bias.as_ref())).push(rule);
-    args.push(window(&op.ids)).push(window(&op.weights)).push(narrow(rows));
+    args.push(window(&op.ids)).push(window(&op.weights));
+    if cuda.tuned() && chooses(op) && on("moe_route_ranked") {
+        let shape = line(rows, narrow(experts.next_multiple_of(32)));
+        return cuda.launch_early("moe_route", "moe_route_ranked", shape, &mut args);
+    }
+    args.push(narrow(rows));
+    let warp_bytes = 4 * (2 * experts + op.rule.groups);
+    let warps = (SHARED / warp_bytes).clamp(1, 4).min(rows.max(1));
     let shape = Shape {
         shared: narrow(warps * warp_bytes),
         ..line(rows.div_ceil(warps), 32 * narrow(warps))

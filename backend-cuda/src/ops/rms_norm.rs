@@ -27,7 +27,7 @@ pub(crate) fn rms_norm(cuda: &Cuda, op: &RmsNorm<Cuda>) -> Result<()> {
     {
         // At most four fours a thread.
         let threads = narrow(width.div_ceil(12).next_multiple_of(32).clamp(32, 256));
-        return cuda.launch(
+        return cuda.launch_early(
             "rms_norm",
             "rms_norm_fours",
             line(rows * op.groups, threads),
