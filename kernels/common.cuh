@@ -210,6 +210,20 @@ __device__ inline float block_sum(float v, float* scratch) {
     return v;
 }
 
+// The sum of what lower threads of the block hold, and of all; `scratch` [32] is shared.
+__device__ inline u32 block_before(u32 mine, u32* scratch, u32& all) {
+    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, through = mine;
+    for (u32 step = 1; step < 32; step *= 2) {
+        u32 other = __shfl_up_sync(ALL, through, step);
+        if (lane >= step) through += other;
+    }
+    if (lane == 31) scratch[warp] = through;
+    __syncthreads();
+    u32 sum = lane < blockDim.x / 32 ? scratch[lane] : 0;
+    all = __reduce_add_sync(ALL, sum);
+    return through - mine + __reduce_add_sync(ALL, lane < warp ? sum : 0);
+}
+
 // Orders like f32's total order, largest first, then lowest index: what `best` in moe_route.rs sorts by.
 __device__ inline u64 rank_key(float v, u32 index) {
     u32 bits = __float_as_uint(v);

@@ -32,8 +32,10 @@ struct Round {
 
 // How tiles are cut. Twin of `Cut` in common_few.rs.
 struct Cut {
-    u32 tiles, halves, splits, chunk;  // of a matrix; of a tile's steps; runs of a tile; steps of a run
+    u32 tiles, steps, halves;          // of a matrix; of a tile; and half steps
+    u32 splits, chunk;                 // runs of a tile; steps of a run
     u32 pitch, items;                  // bytes of a staged row; most items of a round
+    u32 by_tile;                       // whether runs of shared tiles are kept by tile, or by the warp a tile begins in
 };
 
 // ---- a step's arithmetic
@@ -120,7 +122,7 @@ struct Feed {
 #pragma unroll
         for (u32 i = 0; i < 3; i++) further[i] = u32((line(row + 4 * i + 4) - line(row)) * bytes);
         pieces = rest(w.cols / COLUMNS<FORMAT>, lane % 8, 8);
-        left = min(cut.chunk, (cut.halves + 1) / 2 - step);
+        left = min(cut.chunk, cut.steps - step);
         run++;
         if (FORMAT != W_NVFP4) return;
         scales = w.scales + scale_place(w, matrix, output, step * 16) + lane * 8;
@@ -189,7 +191,8 @@ __device__ inline void stage_rows(char* staging, const Item* items, u32 count, u
 
 // ---- a block's round
 
-// `fill()` stages the rows, `put(item, output, row, sum)` takes the sums; `partial` holds WARPS * splits * NT * 128 floats.
+// `fill()` stages the rows, `put(item, output, row, sum)` takes the sums; `partial` holds splits * NT * 128 floats for each tile or
+// warp that shares one.
 template <int FORMAT, int NT, class FILL, class PUT>
 __device__ inline void run_round(const Bank& w, const Item* items, const Cut& cut, const Round& round, char* ring,
                                  const char* staging, float* partial, FILL fill, PUT put) {
@@ -197,6 +200,7 @@ __device__ inline void run_round(const Bank& w, const Item* items, const Cut& cu
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, runs = round.count * cut.splits, each = (runs + WARPS - 1) / WARPS;
     u32 first = min(warp * each, runs), last = min(first + each, runs);
     Feed<FORMAT> feed(w, items, cut, round, ring, first, last);
+    auto kept = [&](u32 tile) { return partial + (cut.by_tile ? tile : tile * cut.splits / each) * cut.splits * SUMS; };
     fill();
     __syncthreads();
     u32 mine = shared_address(staging) + lane / 4 * cut.pitch + lane % 4 * 16;
@@ -223,7 +227,7 @@ __device__ inline void run_round(const Bank& w, const Item* items, const Cut& cu
         for (int j = 0; j < NT; j++) {
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-                if (shared) partial[(tile * cut.splits / each * cut.splits + part) * SUMS + (4 * j + c) * 32 + lane] = sums[j][c];
+                if (shared) kept(tile)[part * SUMS + (4 * j + c) * 32 + lane] = sums[j][c];
                 total[j][c] = part == 0 ? sums[j][c] : total[j][c] + sums[j][c];
                 if (shared || part + 1 < cut.splits) continue;
                 put(items[item], whole % cut.tiles * 16 + lane / 4 + c / 2 * 8, 8 * j + lane % 4 * 2 + c % 2, total[j][c]);
@@ -236,7 +240,7 @@ __device__ inline void run_round(const Bank& w, const Item* items, const Cut& cu
     for (u32 i = threadIdx.x; i < WARPS * SUMS; i += THREADS) {
         u32 owner = i / SUMS, place = i % SUMS, behind = (owner + 1) * each, tile = (behind - 1) / cut.splits;
         if (behind >= runs || (tile + 1) * cut.splits <= behind || tile * cut.splits / each != owner) continue;
-        const float* from = partial + owner * cut.splits * SUMS + place;
+        const float* from = kept(tile) + place;
         float sum = from[0];
         for (u32 part = 1; part < cut.splits; part++) sum += from[part * SUMS];
         u32 whole = round.first + tile, c = place / 32 % 4;

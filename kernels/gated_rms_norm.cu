@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(256) gated_rms_norm_fours(Window y,
     release_next();
     await_previous();
     constexpr u32 MOST = 4;
-    u32 item = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
+    u32 item = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (item >= count) return;
     u32 row = item / groups, width = y.cols / groups, first = item % groups * width;
     float4 v[MOST], gate[MOST];

@@ -21,23 +21,15 @@ constexpr u32 ROWS = 8;
 
 // Every expert has a thread: how many items there are, and where those of this thread's expert begin.
 __device__ inline u32 count_items(const Few& p, u32& start, u32& pairs, u32& first) {
-    __shared__ u32 sums[WARPS];
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __shared__ u32 scratch[32];
     start = pairs = 0;
     if (threadIdx.x < p.w.experts) {
         start = p.offsets[threadIdx.x];
         pairs = p.offsets[threadIdx.x + 1] - start;
     }
-    u32 mine = (pairs + ROWS - 1) / ROWS, through = mine;
-    for (u32 step = 1; step < 32; step *= 2) {
-        u32 other = __shfl_up_sync(ALL, through, step);
-        if (lane >= step) through += other;
-    }
-    if (lane == 31) sums[warp] = through;
-    __syncthreads();
-    u32 sum = lane < WARPS ? sums[lane] : 0;
-    first = through - mine + __reduce_add_sync(ALL, lane < warp ? sum : 0);
-    return __reduce_add_sync(ALL, sum);
+    u32 all;
+    first = block_before((pairs + ROWS - 1) / ROWS, scratch, all);
+    return all;
 }
 
 template <int FORMAT>

@@ -95,26 +95,7 @@ extern "C" __global__ void moe_route(Window logits, const float* bias, Rule rule
 
 extern "C" __global__ void __launch_bounds__(256) moe_route_ranked(Window logits, const float* bias, Rule rule, Window ids,
                                                                    Window weights) {
-    __shared__ uint4 fours[64];
-    __shared__ float scores[256];
-    __shared__ u32 best[32];
+    __shared__ Ranked ranked;
     release_next();
-    u32 experts = logits.cols, e = threadIdx.x, row = blockIdx.x;
-    bool there = e < experts;
-    float more = bias && there ? bias[e] : 0.0f;
-    await_previous();
-    float v = there ? load(logits, row, e) : 0.0f;
-    if (rule.score == SIGMOID_SCORE) v = sigmoid(v);
-    scores[e] = v;
-    reinterpret_cast<u32*>(fours)[e] = there ? choice_key(v + more) : 0;
-    __syncthreads();
-    u32 rank = there ? count_before(fours, experts, e, 0, 1) : experts;
-    if (rank < rule.top_k) best[rank] = e;
-    __syncthreads();
-    if (e >= 32) return;
-    there = e < rule.top_k;
-    float weight = choice_weight(rule, there ? scores[best[e]] : 0.0f);
-    if (!there) return;
-    reinterpret_cast<u32*>(ids.data)[row * ids.stride + e] = best[e];
-    reinterpret_cast<float*>(weights.data)[row * weights.stride + e] = weight;
+    route_row(logits, bias, rule, ids, weights, blockIdx.x, ranked);
 }

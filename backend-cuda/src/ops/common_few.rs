@@ -16,8 +16,11 @@ const STEP: usize = 2304;
 const STAGES: usize = 2;
 const MOST_ITEMS: usize = 4;
 
-/// Runs of a tile: several leave blocks of a few tiles with a run for each warp, fewer need less room.
-const SPLITS: [usize; 3] = [3, 2, 1];
+/// Runs of a tile: several leave no warp idle in a block of few tiles, fewer need less room.
+const MOST_SPLITS: usize = 8;
+
+/// From this many tiles of a block on, three runs of a tile are as good as any.
+const MANY_TILES: usize = 2 * WARPS;
 
 /// Dynamic shared memory of a block, where the device has it (Hopper).
 const MOST_SHARED: usize = 224 << 10;
@@ -27,11 +30,13 @@ const MOST_SHARED: usize = 224 << 10;
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct Cut {
     tiles: u32,
+    steps: u32,
     halves: u32,
     splits: u32,
     chunk: u32,
     pitch: u32,
     items: u32,
+    by_tile: u32,
 }
 
 /// The cut of products with this weight of up to `most` items, each of eight times `eights` rows, and their launch; None
@@ -51,23 +56,51 @@ pub(super) fn cut(
     // Neighbouring rows begin half the banks apart.
     let pitch = (halves * 8 * columns).next_multiple_of(128) + 64;
     let item = 8 * eights * pitch;
-    SPLITS.into_iter().find_map(|wanted| {
-        let chunk = steps.div_ceil(wanted);
+    let tiles = weight.rows.div_ceil(16);
+    let share = (tiles * most).div_ceil(cuda.multiprocessors());
+    chunks(steps, share).into_iter().find_map(|chunk| {
         let splits = steps.div_ceil(chunk);
-        let fixed = WARPS * STAGES * STEP + WARPS * splits * eights * 512;
+        let fixed = WARPS * STAGES * STEP + share.min(WARPS) * splits * eights * 512;
         let items = (MOST_SHARED.checked_sub(fixed)? / item).min(MOST_ITEMS).min(most);
-        let tiles = weight.rows.div_ceil(16);
         let cut = Cut {
             tiles: narrow(tiles),
+            steps: narrow(steps),
             halves: narrow(halves),
             splits: narrow(splits),
             chunk: narrow(chunk),
             pitch: narrow(pitch),
             items: narrow(items),
+            by_tile: u32::from(share < WARPS),
         };
         let grid = [narrow(cuda.multiprocessors().min(tiles * most)), 1, 1];
         let shape =
             Shape { grid, threads: narrow(32 * WARPS), shared: narrow(fixed + items * item) };
         (items > 0).then_some((cut, shape))
     })
+}
+
+/// Steps of a run, best first: those that leave the busiest warp of a block of `share` tiles the fewest steps, where a run
+/// costs about half a step more.
+fn chunks(steps: usize, share: usize) -> Vec<usize> {
+    let chunk = |splits: usize| steps.div_ceil(splits);
+    if share >= MANY_TILES {
+        return [3, 2, 1].map(chunk).into();
+    }
+    let mut list: Vec<usize> = (1..=MOST_SPLITS).map(chunk).collect();
+    list.dedup();
+    list.sort_by_key(|chunk| (share * steps.div_ceil(*chunk)).div_ceil(WARPS) * (2 * chunk + 1));
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chunks;
+
+    #[test]
+    fn no_warp_is_left_without_a_run_where_tiles_are_few() {
+        // Two tiles of 16 steps: eight runs each; five of 11: three; many tiles: three.
+        assert_eq!(chunks(16, 2)[0], 2);
+        assert_eq!(chunks(11, 5)[0], 4);
+        assert_eq!(chunks(11, 84), [4, 6, 11]);
+    }
 }

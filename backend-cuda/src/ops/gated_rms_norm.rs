@@ -21,8 +21,11 @@ pub(crate) fn gated_rms_norm(cuda: &Cuda, op: &GatedRmsNorm<Cuda>) -> Result<()>
     let fits = [&op.y, &op.z, &op.out].into_iter().all(in_fours);
     let sizes = width.is_multiple_of(4) && width <= 512 && pointer(&op.weight).is_multiple_of(16);
     if cuda.tuned() && rows >= MANY_ROWS && fits && sizes && on("fours") {
-        args.push(narrow(rows * op.groups));
-        let shape = line((rows * op.groups).div_ceil(8), 256);
+        let count = rows * op.groups;
+        args.push(narrow(count));
+        // Few groups spread over all multiprocessors.
+        let warps = count.div_ceil(4 * cuda.multiprocessors()).clamp(1, 8);
+        let shape = line(count.div_ceil(warps), 32 * narrow(warps));
         return cuda.launch_early("gated_rms_norm", "gated_rms_norm_fours", shape, &mut args);
     }
     let shape = line(rows * op.groups, warps_for(width));
