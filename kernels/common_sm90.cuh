@@ -10,10 +10,6 @@
 #include "common_fours.cuh"
 #include "common_wgmma.cuh"
 
-__device__ inline void copy_async_far(u32 to, const void* from) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
 // Two E4M3 block scales as `block_scale` makes them.
 __device__ inline void block_scales(u16 bytes, u32* out) {
     u32 halves;
@@ -124,8 +120,8 @@ struct Wide {
                     a[k][i] = multiply((v & 0x80008000u) | (v >> 6 & 0x01c001c0u), factors[i % 2][k]);
                 }
                 wgmma_fence();
-                wgmma<HEAD>(sums, a[k], b + k * 2);
-                if constexpr (TAIL > 0) wgmma<TAIL>(sums + HEAD / 8, a[k], b + k * 2 + HEAD * 8);
+                wgmma<HEAD, false>(sums, a[k], b + k * 2);
+                if constexpr (TAIL > 0) wgmma<TAIL, false>(sums + HEAD / 8, a[k], b + k * 2 + HEAD * 8);
                 wgmma_commit();
             }
         }

@@ -1,4 +1,4 @@
-//! Products of many rows with bf16 weights through cuBLASLt, where the library is on the machine.
+//! Products of many rows with weights in bf16 or FP8 through cuBLASLt, where the library is on the machine.
 //!
 //! It is loaded at the first such product; without it the kernels of `kernels/` do the same work more slowly.
 
@@ -18,7 +18,7 @@ const WORKSPACE_BYTES: usize = 32 << 20;
 /// Most shapes that are remembered.
 const MAX_PLANS: usize = 1024;
 
-/// `out[rows, outputs] = alpha * x[rows, inputs] weight[outputs, inputs]^T + beta * out`; x and weight are bf16.
+/// `out[rows, outputs] = alpha * x[rows, inputs] weight[outputs, inputs]^T + beta * out`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
     pub rows: usize,
@@ -29,6 +29,15 @@ pub(crate) struct Shape {
     pub out_stride: usize,
     /// Whether `out` is f32, else bf16.
     pub out_f32: bool,
+    pub types: Types,
+}
+
+/// What x and weight are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Types {
+    Bf16,
+    /// E4M3, with an f32 scale for each row of x and of the weight.
+    Fp8,
 }
 
 /// Where the operands of a product lie, and its factors.
@@ -39,6 +48,8 @@ pub(crate) struct Product {
     pub out: u64,
     pub alpha: f32,
     pub beta: f32,
+    /// Where the scales of the rows of weight and x lie, for [`Types::Fp8`].
+    pub scales: Option<[u64; 2]>,
 }
 
 /// The library's description of a product, and the algorithm that it advises.
@@ -59,6 +70,23 @@ pub(crate) struct CublasLt {
 
 fn checked<T>(what: &str, result: std::result::Result<T, result::CublasError>) -> Result<T> {
     result.map_err(|error| Error::device(format!("cublaslt: {what}: {:?}", error.0)))
+}
+
+/// Sets an attribute of a description; `value` is of the attribute's type.
+fn set<T>(
+    product: sys::cublasLtMatmulDesc_t,
+    attribute: sys::cublasLtMatmulDescAttributes_t,
+    value: &T,
+) -> Result<()> {
+    // SAFETY: the description lives, the value is read during the call.
+    checked("an attribute", unsafe {
+        result::set_matmul_desc_attribute(
+            product,
+            attribute,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>(),
+        )
+    })
 }
 
 impl CublasLt {
@@ -83,6 +111,11 @@ impl CublasLt {
         let plan = self.plan(shape)?;
         let [weight, x, out] = plan.layouts;
         let Product { alpha, beta, .. } = product;
+        if let Some(scales) = product.scales {
+            use sys::cublasLtMatmulDescAttributes_t as Attribute;
+            set(plan.product, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scales[0])?;
+            set(plan.product, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scales[1])?;
+        }
         let address = |pointer: u64| pointer as *mut c_void;
         // SAFETY: the step checked the operands, which the layouts describe; the factors are read during the call;
         // the workspace lives as long as the library.
@@ -123,30 +156,29 @@ impl CublasLt {
 
     /// The library's matrices are column-major: what is a row here is a column there.
     fn make_plan(&self, shape: Shape) -> Result<Plan> {
-        use sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
-        use sys::cudaDataType::{CUDA_R_16BF, CUDA_R_32F};
+        use sys::cublasLtMatmulDescAttributes_t::*;
+        use sys::cudaDataType::{CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_32F};
         let layout = |dtype, rows: usize, cols: usize, stride: usize| {
             let made = result::create_matrix_layout(dtype, rows as u64, cols as u64, stride as i64);
             checked("a layout", made)
         };
         let out_type = if shape.out_f32 { CUDA_R_32F } else { CUDA_R_16BF };
+        let fp8 = shape.types == Types::Fp8;
+        let in_type = if fp8 { CUDA_R_8F_E4M3 } else { CUDA_R_16BF };
         let layouts = [
-            layout(CUDA_R_16BF, shape.inputs, shape.outputs, shape.inputs)?,
-            layout(CUDA_R_16BF, shape.inputs, shape.rows, shape.x_stride)?,
+            layout(in_type, shape.inputs, shape.outputs, shape.inputs)?,
+            layout(in_type, shape.inputs, shape.rows, shape.x_stride)?,
             layout(out_type, shape.outputs, shape.rows, shape.out_stride)?,
         ];
         let kind = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let product = checked("a description", result::create_matmul_desc(kind, CUDA_R_32F))?;
         let transposed = cudarc::cublas::sys::cublasOperation_t::CUBLAS_OP_T;
-        // SAFETY: the description was made above, the attribute is one `cublasOperation_t`.
-        checked("transposing", unsafe {
-            result::set_matmul_desc_attribute(
-                product,
-                CUBLASLT_MATMUL_DESC_TRANSA,
-                (&raw const transposed).cast(),
-                size_of_val(&transposed),
-            )
-        })?;
+        set(product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed)?;
+        if fp8 {
+            let rows = sys::cublasLtMatmulMatrixScale_t::CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+            set(product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &rows)?;
+            set(product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows)?;
+        }
         let algorithm = self.advise(product, layouts)?;
         Ok(Plan { product, layouts, algorithm })
     }

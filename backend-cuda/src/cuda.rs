@@ -178,6 +178,11 @@ impl Cuda {
         self.capability == (9, 0)
     }
 
+    /// Whether the tensor cores take E4M3.
+    pub(crate) fn fp8(&self) -> bool {
+        self.capability >= (8, 9)
+    }
+
     /// The vendor's dense products, where they can be had. A capture only uses what an eager run has opened.
     pub(crate) fn cublaslt(&self) -> Option<&CublasLt> {
         if self.capturing() && self.cublaslt.get().is_none() {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
 /// The helpers that kernels include; NVRTC gets one text.
-const HELPERS: [(&str, &str); 19] = [
+const HELPERS: [(&str, &str); 20] = [
     ("common.cuh", include_str!("../../kernels/common.cuh")),
     ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
     ("common_conv.cuh", include_str!("../../kernels/common_conv.cuh")),
@@ -25,6 +25,7 @@ const HELPERS: [(&str, &str); 19] = [
     ("common_program_products.cuh", include_str!("../../kernels/common_program_products.cuh")),
     ("common_program_ring.cuh", include_str!("../../kernels/common_program_ring.cuh")),
     ("common_program_stage.cuh", include_str!("../../kernels/common_program_stage.cuh")),
+    ("common_ranked.cuh", include_str!("../../kernels/common_ranked.cuh")),
     ("common_route.cuh", include_str!("../../kernels/common_route.cuh")),
     ("common_scan.cuh", include_str!("../../kernels/common_scan.cuh")),
     ("common_scan_step.cuh", include_str!("../../kernels/common_scan_step.cuh")),
@@ -57,6 +58,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "matmul",
     "matmul_dequantise",
     "matmul_few",
+    "matmul_fp8",
     "matmul_nvfp4",
     "matmul_rows",
     "matmul_split",
@@ -83,7 +85,8 @@ const SOURCES: &[(&str, &str)] = sources![
 ];
 
 /// Kernel files that only Hopper's instructions can serve.
-const HOPPER_SOURCES: &[(&str, &str)] = sources!["matmul_sm90", "moe_matmul_sm90"];
+const HOPPER_SOURCES: &[(&str, &str)] =
+    sources!["attention_sm90", "matmul_sm90", "moe_matmul_bf16_sm90", "moe_matmul_sm90"];
 
 /// The architecture of the kernels that only Hopper's instructions can serve.
 const HOPPER: &str = "sm_90a";

@@ -5,9 +5,12 @@ use whipsnake_cuda::{expand, sources};
 
 /// Most registers of a thread, by part of the kernel's name, first match first. Tiles hold 128 sums a thread and the
 /// scan and attention their state; the last line is what 1,024 threads of a block may use.
-const REGISTERS: [(&str, u32); 19] = [
+const REGISTERS: [(&str, u32); 21] = [
     // 128 sums a thread beside their fragments.
     ("sm90_256", 255),
+    // What 384 threads may have; groups that multiply take more of it.
+    ("attention_sm90", 168),
+    ("moe_matmul_bf16_sm90", 128),
     // 32 values of state a lane; architectures with other latencies keep more of a chunk in flight.
     ("_32_32_1_4", 255),
     ("matmul_few", 128),
@@ -32,11 +35,13 @@ const REGISTERS: [(&str, u32); 19] = [
 
 /// Bytes that a kernel spills: outside its loops where that buys room for another block; forms of the scan on architectures
 /// that nobody has run yet, to be mended with a device at hand.
-const KNOWN_SPILLS: [(&str, &str, u32); 17] = [
+const KNOWN_SPILLS: [(&str, &str, u32); 18] = [
     // A pointer or two that are read once a tile, for one more block a multiprocessor; measured on an H200.
     ("norm_products_1", "sm_90a", 4),
     ("norm_products_2", "sm_90a", 4),
     ("moe_down", "sm_90a", 12),
+    // 192 values of sums and weights a thread.
+    ("attention_sm90_4", "sm_90a", 4),
     ("norm_products_1", "sm_80", 4),
     ("norm_products_2", "sm_80", 4),
     ("norm_products_1", "sm_86", 4),

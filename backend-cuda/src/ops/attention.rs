@@ -1,8 +1,10 @@
-//! Attention over the cache: parts of the positions for few rows, tiles for many, the plain form for everything else.
+//! Attention over the cache: parts of the positions for few rows, tiles for many (Hopper's or everyone's), the plain form for
+//! everything else.
 
 use super::one;
 use crate::cuda::Cuda;
 use crate::driver::Shape;
+use crate::switches::on;
 use crate::view::{Window, in_pieces, narrow, pointer, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
@@ -39,6 +41,9 @@ const PRODUCT_ROWS: usize = 16;
 /// Pairs of a row and a head that a block of the tile form takes.
 const TILE_PAIRS: usize = 64;
 
+/// The same of Hopper's form.
+const WIDE_PAIRS: usize = 128;
+
 /// Positions that a block visits in one turn.
 const POSITIONS: usize = 64;
 
@@ -53,6 +58,15 @@ fn tensor_core(cuda: &Cuda, op: &Attention<Cuda>) -> bool {
     let fits = |tensor| in_pieces(tensor) && tensor.dtype() == DType::BF16;
     let sizes = op.head_dim.is_multiple_of(8) && op.head_dim <= 128;
     cuda.tuned() && sizes && [&op.q, &op.cache.k, &op.cache.v, &op.out].into_iter().all(fits)
+}
+
+/// Whether Hopper's form takes the operands, many rows of a segment.
+fn wide(cuda: &Cuda, op: &Attention<Cuda>) -> bool {
+    let fits = |tensor| in_pieces(tensor) && tensor.dtype() == DType::BF16;
+    let sizes = op.head_dim.is_multiple_of(8) && op.head_dim <= 256 && op.scale > 0.0;
+    let operands = [&op.q, &op.cache.k, &op.cache.v, &op.out].into_iter().all(fits);
+    let many = op.segments.shape.longest > SHORT && on("attention_sm90");
+    cuda.tuned() && cuda.hopper() && sizes && operands && many
 }
 
 pub(crate) fn attention(cuda: &Cuda, op: &Attention<Cuda>) -> Result<()> {
@@ -73,6 +87,9 @@ pub(crate) fn attention(cuda: &Cuda, op: &Attention<Cuda>) -> Result<()> {
         parts: 1,
         unused: 0,
     };
+    if wide(cuda, op) {
+        return tiles(cuda, op, heads);
+    }
     if !tensor_core(cuda, op) {
         let grid = [heads.rows, heads.heads.div_ceil(4), 1];
         return cuda.launch(
@@ -93,6 +110,20 @@ pub(crate) fn attention(cuda: &Cuda, op: &Attention<Cuda>) -> Result<()> {
     let shared = narrow(2 * POSITIONS * (2 * 128 * blocks + 64 + 16));
     let shape = Shape { grid, threads: THREADS, shared };
     cuda.launch("attention_tile", &format!("attention_tile_{blocks}"), shape, &mut one(heads))
+}
+
+/// Hopper's form.
+fn tiles(cuda: &Cuda, op: &Attention<Cuda>, heads: Heads) -> Result<()> {
+    let pairs = op.segments.shape.longest * (op.heads() / op.kv_heads());
+    let blocks = op.head_dim.div_ceil(64).next_power_of_two();
+    // `TOKENS` and `BYTES` of the kernel: queries, two tiles of keys and of values.
+    let tokens = if blocks > 2 { 32 } else { 128 };
+    let shared = blocks * 128 * (WIDE_PAIRS + 4 * tokens);
+    let grid =
+        [narrow(pairs.div_ceil(WIDE_PAIRS)), heads.kv_heads, narrow(op.segments.shape.segments)];
+    let shape = Shape { grid, threads: 384, shared: narrow(shared) };
+    let name = format!("attention_sm90_{blocks}");
+    cuda.launch("attention_sm90", &name, shape, &mut one(heads))
 }
 
 fn decode(cuda: &Cuda, op: &Attention<Cuda>, mut heads: Heads, blocks: usize) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Linear layers of many rows of bf16: cuBLASLt over a bf16 copy of the weight, Hopper's tiles, split f32 products.
 
-use super::StoreArg;
-use crate::cublaslt::{self, Product};
+use super::{StoreArg, matmul_fp8};
+use crate::cublaslt::{self, Product, Types};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::kernels::Args;
@@ -136,6 +136,9 @@ fn dense(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
     if !fits || !sizes || op.bias.is_some() || !on("cublaslt") {
         return Ok(false);
     }
+    if matmul_fp8::takes(cuda, op) {
+        return matmul_fp8::matmul_fp8(cuda, op);
+    }
     let Some(library) = cuda.cublaslt() else { return Ok(false) };
     let planes = bank(op.weight);
     let mut weight = planes.data;
@@ -156,12 +159,14 @@ fn dense(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
         x_stride: op.x.stride(),
         out_stride: op.out.stride(),
         out_f32,
+        types: Types::Bf16,
     };
     let (scale, beta) = match op.store {
         Store::Replace => (1.0, 0.0),
         Store::Accumulate { scale } => (scale, 1.0),
     };
     let alpha = scale * op.weight.scales[0] * factor(op.weight.format);
-    library.run(cuda, shape, Product { weight, x: x.data, out: out.data, alpha, beta })?;
+    let product = Product { weight, x: x.data, out: out.data, alpha, beta, scales: None };
+    library.run(cuda, shape, product)?;
     Ok(true)
 }

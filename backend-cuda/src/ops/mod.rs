@@ -18,6 +18,7 @@ mod gated_rms_norm;
 mod kv_append;
 mod matmul;
 mod matmul_few;
+mod matmul_fp8;
 mod matmul_many;
 mod moe_combine;
 mod moe_down;

@@ -8,10 +8,12 @@ use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::kernels::Args;
 use crate::switches::on;
-use crate::view::{Bank, Window, bank, narrow, pointer, window};
+use crate::view::{Bank, Window, bank, in_pieces, narrow, pointer, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
-use whipsnake_core::ops::{ExpertInput, MoeMatmul};
+use whipsnake_core::ops::{Activation, ExpertInput, MoeMatmul};
+use whipsnake_core::tensor::DType;
+use whipsnake_core::weight::Format;
 
 /// Twin of `Moe` in `kernels/moe_matmul.cu`.
 #[repr(C)]
@@ -57,7 +59,7 @@ struct Few {
 /// Pairs of an expert that meet its weight together: `ROWS` of `kernels/moe_matmul_few.cu`.
 const FEW: usize = 8;
 
-/// Experts that the kernel counts, a thread each.
+/// Experts that the kernels count, a thread each.
 const MOST_EXPERTS: usize = 512;
 
 /// Runs the form for sorted pairs that are few for each expert, where it takes the operands.
@@ -109,6 +111,28 @@ fn wide_tiles(
     cuda.launch("moe_matmul_sm90", &format!("moe_matmul_sm90_{most}"), shape, args)
 }
 
+/// Runs Hopper's form for BF16 weights, where it takes the operands.
+fn wide_bf16(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>, args: &mut Args) -> Result<bool> {
+    let (pairs, weight) = (op.out.rows(), op.weight);
+    let operands = [&op.x, &op.out].into_iter().all(|t| t.dtype() == DType::BF16 && in_pieces(t));
+    let sizes = weight.cols.is_multiple_of(64) && weight.rows.is_multiple_of(8);
+    let functions = [Activation::Identity, Activation::Relu2, Activation::Silu];
+    let takes = weight.format == Format::BF16 && operands && sizes;
+    let known = functions.contains(&op.activation) && weight.experts <= MOST_EXPERTS;
+    if !takes || !known || !cuda.tuned() || !cuda.hopper() || !on("wgmma") {
+        return Ok(false);
+    }
+    // `MOST` and `STAGES` of the kernel; narrow tiles leave room for more copies under way.
+    let (most, stages) = if pairs <= 40 * weight.experts { (64, 8) } else { (192, 5) };
+    // `STAGES * STAGE`, and the sums of 32 rows of both groups.
+    let shared = stages * (most + WIDE_OUTPUTS) * 128 + 2 * 32 * 128;
+    let tiles = (pairs / most + weight.experts).min(pairs) * weight.rows.div_ceil(WIDE_OUTPUTS);
+    let grid = [narrow(tiles.min(cuda.multiprocessors())), 1, 1];
+    let shape = Shape { grid, threads: 512, shared: narrow(shared) };
+    let name = format!("moe_matmul_bf16_sm90_{most}");
+    cuda.launch("moe_matmul_bf16_sm90", &name, shape, args).map(|()| true)
+}
+
 pub(crate) fn moe_matmul(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<()> {
     let [pairs, outputs] = op.out.shape();
     let groups = op.groups.as_ref();
@@ -131,6 +155,9 @@ pub(crate) fn moe_matmul(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<()> {
     let sparse = pairs <= FEW / 2 * op.weight.experts;
     if groups.is_some() && !sparse && wide(cuda, &op.x, op.weight, &op.out) {
         return wide_tiles(cuda, pairs, outputs, op.weight.experts, &mut args);
+    }
+    if groups.is_some() && !sparse && wide_bf16(cuda, op, &mut args)? {
+        return Ok(());
     }
     match tensor_core(cuda, &op.x, op.weight) {
         Some((format, columns)) if groups.is_some() => {

@@ -154,17 +154,21 @@ pub(super) fn cases() -> Vec<MoeMatmulCase> {
     };
     // Whole runs of 64 columns, several of them, and experts of any popularity.
     let runs = [([40, 3, 4], [36, 192]), ([120, 2, 4], [132, 128]), ([330, 2, 5], [132, 320])];
-    for input in [ExpertInput::Row, ExpertInput::Pair] {
-        let format = Format::Nvfp4;
-        let (grouped, activation) = (true, Activation::Relu2);
-        cases.extend(runs.map(|(choices, sizes)| MoeMatmulCase {
+    // The same in eight outputs at a time.
+    let eights = [([40, 3, 4], [40, 192]), ([120, 2, 4], [136, 128]), ([330, 2, 5], [136, 320])];
+    for (input, other) in
+        [(ExpertInput::Row, Activation::Silu), (ExpertInput::Pair, Activation::Identity)]
+    {
+        let case = |(choices, sizes), format, activation| MoeMatmulCase {
             choices,
             sizes,
             format,
             input,
-            grouped,
+            grouped: true,
             activation,
-        }));
+        };
+        cases.extend(runs.map(|run| case(run, Format::Nvfp4, Activation::Relu2)));
+        cases.extend(eights.map(|run| case(run, Format::BF16, other)));
     }
     for activation in [Activation::Relu2, Activation::Silu, Activation::Gelu, Activation::Sigmoid] {
         cases.extend([wide(false, activation), wide(true, activation)]);
