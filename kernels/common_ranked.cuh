@@ -13,7 +13,7 @@ struct Place {
 
 // By rank of popularity: first tile, expert, first pair, pairs.
 struct Ranked {
-    u32 tiles[MOST_EXPERTS + 1], expert[MOST_EXPERTS], start[MOST_EXPERTS], count[MOST_EXPERTS];
+    u32 tiles[MOST_EXPERTS + 1], expert[MOST_EXPERTS], start[MOST_EXPERTS], count[MOST_EXPERTS], scratch[32];
 
     // By the whole block.
     __device__ inline void rank(const u32* offsets, u32 experts, u32 most) {
@@ -33,22 +33,11 @@ struct Ranked {
             count[place] = pairs;
             expert[place] = mine;
             this->start[place] = start;
-            tiles[place + 1] = (pairs + most - 1) / most;
         }
         __syncthreads();
-        if (threadIdx.x < 32) {
-            u32 before = 0;
-            for (u32 base = 0; base < experts; base += 32) {
-                u32 at = base + threadIdx.x, through = at < experts ? tiles[at + 1] : 0;
-                for (u32 step = 1; step < 32; step *= 2) {
-                    u32 other = __shfl_up_sync(ALL, through, step);
-                    if (threadIdx.x >= step) through += other;
-                }
-                if (at < experts) tiles[at + 1] = before + through;
-                before += __shfl_sync(ALL, through, 31);
-            }
-            if (threadIdx.x == 0) tiles[0] = 0;
-        }
+        u32 all, before = block_before(mine < experts ? (count[mine] + most - 1) / most : 0, scratch, all);
+        if (mine < experts) tiles[mine] = before;
+        if (mine == 0) tiles[experts] = all;
         __syncthreads();
     }
 

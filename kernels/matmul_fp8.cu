@@ -23,13 +23,12 @@ __device__ inline uint2 e4m3_eight(const float* v) {
                       e4m3_pair(v[4], v[5]) | u32(e4m3_pair(v[6], v[7])) << 16);
 }
 
-extern "C" __global__ void matmul_fp8_weight(const u32* codes /* [rows, cols / 8] */, const u8* blocks /* [rows, cols / 16] */,
-                                             uint2* out /* [rows, cols / 8] */, float* scales, u64 words, u32 rows) {
-    u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < rows) scales[i] = 6.0f;
-    if (i >= words) return;
-    u32 word = codes[i], pairs[4];
-    dequantise<W_NVFP4>(&word, block_scale(blocks[i / 2]), pairs);
+extern "C" __global__ void matmul_fp8_weight(const __grid_constant__ Bank w, uint2* out /* [rows, cols / 8] */, float* scales) {
+    u32 words = w.cols / 8, i = blockIdx.x * blockDim.x + threadIdx.x, row = i / words;
+    if (i < w.rows) scales[i] = 6.0f;
+    if (row >= w.rows) return;
+    u32 word = reinterpret_cast<const u32*>(w.data)[i], pairs[4];
+    dequantise<W_NVFP4>(&word, block_scale(w.scales[scale_place(w, 0, row, i % words / 2)]), pairs);
     // Fragments are smaller by 2^8.
     const float factor = FACTOR<W_NVFP4> / 6.0f;
     float v[8];

@@ -149,7 +149,7 @@ struct Grouped {
     __device__ inline void finish(const Place& place, const u32* pairs, float (*sums)[4]) {
         u32 lane = threadIdx.x % 32, group = threadIdx.x / 128, thread = threadIdx.x % 128, table = out_at(group);
         u32 row = lane / 16 * 8 + lane % 8, to = table + row * 128 + ((thread / 32 * 2 + lane / 8 % 2) ^ row % 8) * 16;
-        float factor = p.w.scale[place.expert] ;
+        float factor = p.w.scale[place.expert];
         u32 output = place.first + group * 64 + thread % 8 * 8;
 #pragma unroll
         for (u32 begin = 0; begin < ROWS; begin += PART) {

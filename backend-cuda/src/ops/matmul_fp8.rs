@@ -42,9 +42,7 @@ pub(super) fn matmul_fp8(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
     let weight = if packed { weight_to } else { planes.data };
     let mut args = Args::new();
     if packed {
-        let words = (outputs * inputs / 8) as u64;
-        args.push(planes.data).push(planes.scales).push(weight).push(weight_scale);
-        args.push(words).push(narrow(outputs));
+        args.push(planes).push(weight).push(weight_scale);
         let grid = [narrow(outputs * inputs / 8).div_ceil(THREADS), 1, 1];
         let shape = Shape { grid, threads: THREADS, shared: 0 };
         cuda.launch("matmul_fp8", "matmul_fp8_weight", shape, &mut args)?;
