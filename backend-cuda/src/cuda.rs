@@ -15,6 +15,7 @@ use std::cell::{Cell, OnceCell, Ref, RefCell, RefMut};
 use std::collections::HashMap;
 use std::rc::Rc;
 use whipsnake_core::backend::{Backend, Ledger, MatrixScales, Memory, Policy, StepKey};
+use whipsnake_core::batch::BatchShape;
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::*;
 use whipsnake_core::step::Step;
@@ -292,6 +293,10 @@ impl Backend for Cuda {
 
     fn ledger(&self) -> Ledger {
         self.pool.ledger()
+    }
+
+    fn bucket(&self, shape: BatchShape) -> BatchShape {
+        shape.in_steps()
     }
 
     fn mark(&self) -> Result<()> {

@@ -3,6 +3,7 @@
 use crate::Wgpu;
 use crate::buffer::{ALIGNMENT, Buffer};
 use whipsnake_core::backend::{Backend, Ledger, MatrixScales, Memory, Policy, StepKey};
+use whipsnake_core::batch::BatchShape;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::*;
 use whipsnake_core::step::Step;
@@ -64,6 +65,10 @@ impl Backend for Wgpu {
 
     fn ledger(&self) -> Ledger {
         self.books.ledger()
+    }
+
+    fn bucket(&self, shape: BatchShape) -> BatchShape {
+        shape.in_steps()
     }
 
     fn mark(&self) -> Result<()> {
