@@ -4,6 +4,7 @@ use crate::cublaslt::CublasLt;
 use crate::driver::{Block, Driver, Shape, Start, checked};
 use crate::images::Images;
 use crate::kernels::{Args, Kernels};
+use crate::later::Later;
 use crate::memory::{ALIGNMENT, CudaBuffer, Pool};
 use crate::program::Program;
 use crate::staging::Staging;
@@ -20,7 +21,7 @@ use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::*;
 use whipsnake_core::step::Step;
 use whipsnake_core::tensor::{DType, Tensor};
-use whipsnake_core::weight::{StoredWeight, Weight};
+use whipsnake_core::weight::{LocalFuture, StoredWeight, Weight};
 
 /// Choices of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,7 @@ pub struct Cuda {
     /// Partial results of ops that run in two stages. Grown only outside captures, and what graphs point at stays.
     workspaces: RefCell<Vec<(usize, CudaBuffer)>>,
     staging: RefCell<Staging>,
+    later: Later,
     kernels: Kernels,
     pool: Pool,
     /// Opened at the first product that wants it.
@@ -119,6 +121,7 @@ impl Cuda {
             program: RefCell::default(),
             workspaces: RefCell::default(),
             staging: RefCell::new(Staging::new(driver.clone())?),
+            later: Later::new(driver.clone()),
             kernels: Kernels::new(driver.clone(), Images::new(capability)?, capability),
             pool: Pool::new(driver.clone()),
             cublaslt: OnceCell::new(),
@@ -289,6 +292,15 @@ impl Backend for Cuda {
     async fn read(&self, from: &Tensor<Self>) -> Result<Vec<u8>> {
         self.outside_capture("a read")?;
         self.staging().download(block(from))
+    }
+
+    fn read_later(&self, from: &Tensor<Self>) -> Result<LocalFuture<'static, Result<Vec<u8>>>> {
+        self.outside_capture("a read")?;
+        self.later.download(block(from))
+    }
+
+    fn runs_ahead(&self) -> bool {
+        on("ahead")
     }
 
     fn ledger(&self) -> Ledger {

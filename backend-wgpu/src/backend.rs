@@ -8,7 +8,7 @@ use whipsnake_core::error::Result;
 use whipsnake_core::ops::*;
 use whipsnake_core::step::Step;
 use whipsnake_core::tensor::{DType, Tensor};
-use whipsnake_core::weight::{StoredWeight, Weight};
+use whipsnake_core::weight::{LocalFuture, StoredWeight, Weight};
 
 /// From this many rows on a product by expert fills tiles better than it repeats weights.
 const GROUP_EXPERTS_FROM: usize = 32;
@@ -61,6 +61,14 @@ impl Backend for Wgpu {
 
     async fn read(&self, from: &Tensor<Self>) -> Result<Vec<u8>> {
         self.download(from).await
+    }
+
+    fn read_later(&self, from: &Tensor<Self>) -> Result<LocalFuture<'static, Result<Vec<u8>>>> {
+        self.download_later(from)
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.variants.ahead
     }
 
     fn ledger(&self) -> Ledger {

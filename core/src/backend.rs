@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::ops::*;
 use crate::step::{FusedOp, Step};
 use crate::tensor::{DType, Tensor};
-use crate::weight::{Format, StoredWeight, Weight};
+use crate::weight::{Format, LocalFuture, StoredWeight, Weight};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 
@@ -143,6 +143,19 @@ pub trait Backend: Sized + 'static {
     /// # Errors
     /// The device is lost or the driver refuses.
     fn read(&self, from: &Tensor<Self>) -> impl Future<Output = Result<Vec<u8>>>;
+
+    /// Queues a read of a small window behind what was encoded before, and returns at once: the bytes are those of then,
+    /// whatever is encoded later, and whoever awaits them waits for nothing later either.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn read_later(&self, from: &Tensor<Self>) -> Result<LocalFuture<'static, Result<Vec<u8>>>>;
+
+    /// Whether the device works on while the host goes ahead, so that it pays to queue a step before the one before it
+    /// has been read.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
 
     /// Bytes held now.
     fn ledger(&self) -> Ledger;

@@ -8,7 +8,7 @@ use whipsnake_core::cpu::{Cpu, CpuBuffer};
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::*;
 use whipsnake_core::tensor::{DType, Tensor};
-use whipsnake_core::weight::{StoredWeight, Weight};
+use whipsnake_core::weight::{LocalFuture, StoredWeight, Weight};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -95,6 +95,10 @@ impl Backend for Wrong {
 
     fn read(&self, from: &Tensor<Self>) -> impl Future<Output = Result<Vec<u8>>> {
         std::future::ready(pollster::block_on(self.cpu.read(&window(from))))
+    }
+
+    fn read_later(&self, from: &Tensor<Self>) -> Result<LocalFuture<'static, Result<Vec<u8>>>> {
+        self.cpu.read_later(&window(from))
     }
 
     fn ledger(&self) -> Ledger {
