@@ -329,7 +329,7 @@ impl Backend for Cuda {
         kv_append: KvAppend<Self>, attention: Attention<Self>, activate: Activate<Self>, moe_route: MoeRoute<Self>,
         moe_group: MoeGroup<Self>, moe_matmul: MoeMatmul<'_, Self>, moe_combine: MoeCombine<Self>, add: Add<Self>,
         scale: Scale<Self>, select_rows: SelectRows<Self>, argmax: Argmax<Self>, top_k: TopK<Self>,
-        copy_slot: CopySlot<Self>,
+        draw: Draw<Self>, copy_slot: CopySlot<Self>,
     }
 
     crate::ops::fused_encoders! {

@@ -8,7 +8,7 @@ use whipsnake_core::checkpoint::Checkpoint;
 use whipsnake_core::cpu::Cpu;
 use whipsnake_core::model::Dims;
 use whipsnake_core::profile::OpTime;
-use whipsnake_core::session::{DeviceSession, Output, Session, Want};
+use whipsnake_core::session::{Choose, DeviceSession, Output, Session, Want};
 use whipsnake_wgpu::{Options, Wgpu, probe};
 
 fn gpu() -> Option<Wgpu> {
@@ -56,7 +56,7 @@ fn text_ahead(session: &mut dyn Session, prompt: &[u32], count: usize) -> Vec<u3
     tokens.extend(greedy(session, &[first]));
     let next = Chunk { tokens: tokens[prompt.len()..].to_vec(), slot: 0, position: prompt.len() };
     session
-        .start(&Batch::from_chunks(&session.limits(), &[next]).expect("a batch"))
+        .start(&Batch::from_chunks(&session.limits(), &[next]).expect("a batch"), Choose::Best)
         .expect("a step");
     for _ in 1..count {
         session.follow().expect("a step");

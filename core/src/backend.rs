@@ -244,6 +244,8 @@ pub trait Backend: Sized + 'static {
     fn argmax(&self, op: &Argmax<Self>) -> Result<()>;
     /// Encodes [`TopK`].
     fn top_k(&self, op: &TopK<Self>) -> Result<()>;
+    /// Encodes [`Draw`].
+    fn draw(&self, op: &Draw<Self>) -> Result<()>;
     /// Encodes [`CopySlot`].
     fn copy_slot(&self, op: &CopySlot<Self>) -> Result<()>;
 

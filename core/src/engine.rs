@@ -230,10 +230,10 @@ impl Engine {
             if plan.chunks.is_empty() {
                 return Ok(StepReport::default());
             }
-            if !self.can_fly(&plan) {
-                return self.lone_step(&plan).await;
+            match self.flown(&plan) {
+                Some(rows) => self.take_off(&plan, &rows)?,
+                None => return self.lone_step(&plan).await,
             }
-            self.take_off(&plan)?;
         }
         self.fly().await
     }
@@ -353,9 +353,7 @@ impl Sequence {
     fn take(&mut self, output: &Output, index: usize, context: usize) -> Event {
         let choice = match output {
             Output::Logits(rows) => self.sampler.pick(&rows[index]),
-            Output::Tokens(tokens) => {
-                Ok(Choice { token: tokens[index], log_probability: None, top: Vec::new() })
-            }
+            Output::Tokens(tokens) => self.sampler.chosen(tokens[index]),
             Output::Nothing => Err(Error::request("step: no output for a sampled row")),
         };
         let choice = match choice {

@@ -8,6 +8,7 @@ use crate::batch::{Batch, BatchLimits};
 use crate::error::Result;
 use crate::model::ModelSpec;
 use crate::profile::OpTime;
+use crate::sampling::DrawRow;
 use crate::weight::LocalFuture;
 pub use device::DeviceSession;
 
@@ -20,6 +21,16 @@ pub enum Want<'a> {
     Logits(&'a [u32]),
     /// The greedy token of these rows of the batch.
     Greedy(&'a [u32]),
+}
+
+/// How steps that run ahead choose their tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Choose<'a> {
+    /// The best of all.
+    Best,
+    /// One drawn for each row of the batch. The device moves their random numbers on from step to step. Rows that name a
+    /// `top_k` and rows that draw from the whole vocabulary do not go together.
+    Draw(&'a [DrawRow]),
 }
 
 /// What a step gave back.
@@ -82,8 +93,9 @@ pub trait Session {
     /// steps that were not collected are dropped.
     ///
     /// # Errors
-    /// A sequence has more than one token, or the device refuses.
-    fn start(&mut self, batch: &Batch) -> Result<()>;
+    /// A sequence has more than one token, rows to draw by are of two kinds or fewer than the batch has, or the device
+    /// refuses.
+    fn start(&mut self, batch: &Batch, choose: Choose<'_>) -> Result<()>;
 
     /// Queues the step behind the last one: the same sequences, and the tokens that it chooses, known or not.
     ///

@@ -7,8 +7,8 @@ use whipsnake_core::checkpoint::Checkpoint;
 use whipsnake_core::cpu::Cpu;
 use whipsnake_core::engine::{Engine, Event, Finish, Request};
 use whipsnake_core::model::Dims;
-use whipsnake_core::sampling::SamplingOptions;
-use whipsnake_core::session::{DeviceSession, Output, Session, Want};
+use whipsnake_core::sampling::{Sampler, SamplingOptions};
+use whipsnake_core::session::{Choose, DeviceSession, Output, Session, Want};
 
 fn session(cpu: Cpu, slots: usize) -> DeviceSession<Cpu> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/golden/nemotron-moe");
@@ -73,6 +73,32 @@ fn replies_are_those_of_steps_one_by_one() {
 }
 
 #[test]
+fn tokens_drawn_on_the_device_are_those_that_the_host_draws() {
+    let ways = [
+        (0.8, 0, 1.0, 0.0),
+        (1.5, 0, 1.0, 0.02),
+        (0.0, 0, 1.0, 0.0),
+        (0.7, 20, 0.9, 0.0),
+        (1.2, 300, 1.0, 0.05),
+        // For the host alone, beside the others or by itself.
+        (0.9, 0, 0.8, 0.0),
+    ];
+    let drawn = |way: usize, seed: u32| {
+        let (temperature, top_k, top_p, min_p) = ways[way];
+        let seed_of_draws = Some(u64::from(seed) * 77);
+        let options = SamplingOptions { temperature, top_k, top_p, min_p, ..Default::default() };
+        let sampling = SamplingOptions { seed: seed_of_draws, ..options };
+        Request { sampling, ..request(seed, 5 + seed, 12) }
+    };
+    // Alone; of one kind, greedy ones among them; of both kinds; with what only the host draws.
+    for list in [&[0][..], &[1], &[3], &[4], &[5], &[0, 1, 2], &[2, 3, 4], &[0, 3], &[1, 5]] {
+        let requests: Vec<_> = (1..).zip(list).map(|(seed, way)| drawn(*way, seed)).collect();
+        let plain = replies(&mut engine(Cpu::new(), 3), &requests);
+        assert_eq!(replies(&mut engine(Cpu::ahead(), 3), &requests), plain, "{list:?}");
+    }
+}
+
+#[test]
 fn what_a_stopped_sequence_leaves_goes_on_where_its_stop_token_follows_and_nowhere_else() {
     let first = request(1, 9, 20);
     let (tokens, _) = replies(&mut engine(Cpu::new(), 1), std::slice::from_ref(&first)).remove(0);
@@ -119,7 +145,7 @@ fn queued_steps_give_the_tokens_of_steps_that_are_waited_for() {
     // More sequences than one pass of the head takes.
     let chunk = |slot| Chunk { tokens: vec![30 + u32::try_from(slot).unwrap()], slot, position: 0 };
     let mut batch = Batch::from_chunks(&limits, &[4, 0, 3, 1, 2].map(chunk)).unwrap();
-    ahead.start(&batch).unwrap();
+    ahead.start(&batch, Choose::Best).unwrap();
     ahead.follow().unwrap();
     for _ in 0..6 {
         let Output::Tokens(want) =
@@ -146,12 +172,29 @@ fn what_cannot_be_queued_is_named() {
     let none = "step: no step was queued that another could follow";
     assert_eq!(text(session.follow()), none);
     assert_eq!(
-        text(session.start(&batch(vec![5, 6], 0))),
+        text(session.start(&batch(vec![5, 6], 0), Choose::Best)),
         "step: 2 tokens of one sequence, want one of each to run ahead"
+    );
+    let row = SamplingOptions { seed: Some(1), ..SamplingOptions::default() };
+    let row = |top_k| {
+        let options = SamplingOptions { top_k, ..row.clone() };
+        Sampler::new(options, 320, 0).unwrap().row().unwrap()
+    };
+    assert_eq!(
+        text(session.start(&batch(vec![5], 0), Choose::Draw(&[]))),
+        "step: 0 rows to draw by, want 1 (rows of the batch)"
+    );
+    let pair = Chunk { tokens: vec![5], slot: 0, position: 0 };
+    let pair = [pair.clone(), Chunk { slot: 1, ..pair }];
+    let mut wide = self::session(Cpu::new(), 2);
+    let pair = Batch::from_chunks(&wide.limits(), &pair).unwrap();
+    assert_eq!(
+        text(wide.start(&pair, Choose::Draw(&[row(40), row(0)]))),
+        "step: rows draw from up to 40 tokens and from all, want up to 1024 or all for every row"
     );
     let error = pollster::block_on(session.collect()).unwrap_err().to_string();
     assert_eq!(error, "step: no step was queued whose tokens could come");
-    session.start(&batch(vec![5], 63)).unwrap();
+    session.start(&batch(vec![5], 63), Choose::Best).unwrap();
     assert_eq!(
         text(session.follow()),
         "batch: segment 0: position 64 + 1 tokens is past the context of 64; ask for a longer --context or a shorter prompt"

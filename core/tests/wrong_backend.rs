@@ -169,7 +169,7 @@ impl Backend for Wrong {
         ssm_scan: SsmScan<Self>, rope: Rope<Self>, kv_append: KvAppend<Self>, attention: Attention<Self>,
         activate: Activate<Self>, moe_route: MoeRoute<Self>, moe_group: MoeGroup<Self>,
         moe_matmul: MoeMatmul<'_, Self>, moe_combine: MoeCombine<Self>, add: Add<Self>, scale: Scale<Self>,
-        select_rows: SelectRows<Self>, top_k: TopK<Self>, copy_slot: CopySlot<Self>,
+        select_rows: SelectRows<Self>, top_k: TopK<Self>, draw: Draw<Self>, copy_slot: CopySlot<Self>,
     }
 }
 

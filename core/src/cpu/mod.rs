@@ -171,6 +171,7 @@ impl Backend for Cpu {
         select_rows: SelectRows<Self> => pointwise::select_rows,
         argmax: Argmax<Self> => pointwise::argmax,
         top_k: TopK<Self>,
+        draw: Draw<Self>,
         copy_slot: CopySlot<Self>,
     }
 }

@@ -3,7 +3,8 @@
 use super::{Engine, Plan, SequenceId, StepReport};
 use crate::batch::{Batch, Chunk};
 use crate::error::Result;
-use crate::session::Output;
+use crate::sampling::DrawRow;
+use crate::session::{Choose, Output};
 
 /// Steps that were queued and whose tokens were not collected.
 pub(super) struct Flight {
@@ -30,16 +31,23 @@ impl Engine {
         self.slots[slot].as_ref().is_some_and(|s| s.id == id)
     }
 
-    /// Whether a step can be queued whose tokens the device chooses alone.
-    pub(super) fn can_fly(&self, plan: &Plan) -> bool {
-        let greedy = |chunk: &Chunk| self.slots[chunk.slot].as_ref().is_some_and(|s| s.greedy);
-        self.session.runs_ahead() && plan.prefill_rows == 0 && plan.chunks.iter().all(greedy)
+    /// How the device chooses the tokens of a step that only decodes; none where only the host can.
+    pub(super) fn flown(&self, plan: &Plan) -> Option<Vec<DrawRow>> {
+        if !self.session.runs_ahead() || plan.prefill_rows > 0 {
+            return None;
+        }
+        let row = |chunk: &Chunk| self.slots[chunk.slot].as_ref()?.sampler.row();
+        let rows: Vec<DrawRow> = plan.chunks.iter().map(row).collect::<Option<_>>()?;
+        let mut drawn = rows.iter().filter(|row| !row.is_greedy()).map(|row| row.top_k > 0);
+        let first = drawn.next();
+        drawn.all(|few| Some(few) == first).then_some(rows)
     }
 
     /// Queues a first step, whose tokens are known.
-    pub(super) fn take_off(&mut self, plan: &Plan) -> Result<()> {
+    pub(super) fn take_off(&mut self, plan: &Plan, rows: &[DrawRow]) -> Result<()> {
         let batch = Batch::from_chunks(&self.session.limits(), &plan.chunks)?;
-        self.session.start(&batch)?;
+        let best = rows.iter().all(DrawRow::is_greedy);
+        self.session.start(&batch, if best { Choose::Best } else { Choose::Draw(rows) })?;
         self.advance(&plan.chunks);
         let row = |chunk: &Chunk| self.slots[chunk.slot].as_ref().map(|s| (chunk.slot, s.id));
         let rows = plan.chunks.iter().filter_map(row).collect();

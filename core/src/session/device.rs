@@ -1,7 +1,7 @@
 //! Batches on a back end: tables up, ops encoded or replayed, outputs down.
 
-use super::ahead::Ahead;
-use super::{Mode, Output, Session, Want};
+use super::ahead::{Ahead, Choice};
+use super::{Choose, Mode, Output, Session, Want};
 use crate::backend::{Backend, Ledger, Policy, StepKey};
 use crate::batch::{Batch, BatchLimits, BatchShape, RowPlace, Segment, Segments};
 use crate::checkpoint::Checkpoint;
@@ -89,7 +89,7 @@ impl<B: Backend> DeviceSession<B> {
         Ok(Segments { table, places, shape })
     }
 
-    fn write(&self, name: &str, cols: usize, values: &[u32]) -> Result<Tensor<B>> {
+    pub(super) fn write(&self, name: &str, cols: usize, values: &[u32]) -> Result<Tensor<B>> {
         let tensor = self.scratch.get(name, values.len() / cols, cols);
         self.backend.write(&tensor, bytemuck::cast_slice(values))?;
         Ok(tensor)
@@ -173,8 +173,8 @@ impl<B: Backend> DeviceSession<B> {
         if pass.kind != Kind::Head {
             self.encode(step, segments)?;
         }
-        if pass.kind == Kind::Ahead {
-            return self.encode_choices(step, segments, pass.count);
+        if let Kind::Ahead(choice) = pass.kind {
+            return self.encode_choices(step, segments, pass.count, choice);
         }
         match (pass.count, pass.greedy) {
             (0, _) => Ok(()),
@@ -265,8 +265,8 @@ impl<B: Backend> Session for DeviceSession<B> {
         self.backend.runs_ahead()
     }
 
-    fn start(&mut self, batch: &Batch) -> Result<()> {
-        self.queue_first(batch)
+    fn start(&mut self, batch: &Batch, choose: Choose<'_>) -> Result<()> {
+        self.queue_first(batch, choose)
     }
 
     fn follow(&mut self) -> Result<()> {
@@ -305,7 +305,7 @@ pub(super) enum Kind {
     /// Blocks and head.
     Step,
     /// The same for every row, whose tokens become those of the next step.
-    Ahead,
+    Ahead(Choice),
     /// More rows of the head, of a step that ran.
     Head,
     /// A step with marks.

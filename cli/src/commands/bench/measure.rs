@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use whipsnake_core::batch::{Batch, Chunk};
-use whipsnake_core::session::{Output, Session, Want};
+use whipsnake_core::session::{Choose, Output, Session, Want};
 
 use super::report::{Figure, Phase};
 
@@ -95,7 +95,7 @@ pub fn decode(
             continue;
         }
         if step == 0 {
-            session.start(&batch)?;
+            session.start(&batch, Choose::Best)?;
         }
         if step + 1 < steps {
             session.follow()?;
