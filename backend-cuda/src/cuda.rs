@@ -30,25 +30,29 @@ pub struct Options {
     pub activations: DType,
     /// Keys and values: bf16, f32, f16 or f8e4m3.
     pub kv: DType,
+    /// The state of the recurrence: f32, or bf16, which halves the traffic of decoding many sequences.
+    pub state: DType,
     /// Run the plain form of every op, which the tuned ones are held to.
     pub plain: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { activations: DType::BF16, kv: DType::BF16, plain: false }
+        Self { activations: DType::BF16, kv: DType::BF16, state: DType::F32, plain: false }
     }
 }
 
 impl Options {
     /// f32 everywhere.
-    pub const F32: Self = Self { activations: DType::F32, kv: DType::F32, plain: false };
+    pub const F32: Self =
+        Self { activations: DType::F32, kv: DType::F32, state: DType::F32, plain: false };
 
     /// The choices that shape a model's buffers.
     pub const fn policy(&self) -> Policy {
         Policy {
             activations: self.activations,
             kv: self.kv,
+            state: self.state,
             alignment: ALIGNMENT,
             group_experts_from: 8,
             matrix_scales: MatrixScales::All,
@@ -100,6 +104,12 @@ impl Cuda {
             return Err(Error::device(format!(
                 "cuda: activations in {}, want f32 or bf16",
                 options.activations
+            )));
+        }
+        if !Self::STATES.contains(&options.state) {
+            return Err(Error::device(format!(
+                "cuda: state in {}, want f32 or bf16",
+                options.state
             )));
         }
         if options.kv == DType::U32 {
@@ -261,6 +271,8 @@ fn block(tensor: &Tensor<Cuda>) -> Block {
 }
 
 impl Backend for Cuda {
+    const STATES: &[DType] = &[DType::F32, DType::BF16];
+
     type Buffer = CudaBuffer;
 
     fn name(&self) -> &'static str {

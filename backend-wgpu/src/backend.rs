@@ -17,6 +17,7 @@ const GROUP_EXPERTS_FROM: usize = 32;
 pub const POLICY: Policy = Policy {
     activations: DType::F32,
     kv: DType::F32,
+    state: DType::F32,
     // 256 fits usize.
     alignment: ALIGNMENT as usize,
     group_experts_from: GROUP_EXPERTS_FROM,

@@ -65,6 +65,8 @@ pub struct Policy {
     pub activations: DType,
     /// Keys and values.
     pub kv: DType,
+    /// The state of the recurrence.
+    pub state: DType,
     /// Buffers begin and are padded to this many bytes.
     pub alignment: usize,
     /// From this many rows on, experts run on rows sorted by expert (`moe_group`).
@@ -107,6 +109,9 @@ pub struct StepKey(pub u64);
 pub trait Backend: Sized + 'static {
     /// Whether weights stay where the checkpoint's bytes are, so that those may not be given back after loading.
     const READS_IN_PLACE: bool = false;
+
+    /// How the state of the recurrence may be kept.
+    const STATES: &[DType] = &[DType::F32];
 
     /// A device allocation; clones share it.
     type Buffer: Clone;

@@ -85,6 +85,7 @@ macro_rules! forms {
 
 impl Backend for Cpu {
     const READS_IN_PLACE: bool = true;
+    const STATES: &[DType] = &[DType::F32, DType::BF16];
 
     type Buffer = CpuBuffer;
 
@@ -96,6 +97,7 @@ impl Backend for Cpu {
         Policy {
             activations: DType::F32,
             kv: DType::F32,
+            state: DType::F32,
             alignment: 4,
             group_experts_from: 2,
             matrix_scales: MatrixScales::Host,

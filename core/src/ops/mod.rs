@@ -72,7 +72,7 @@ pub(crate) async fn run_cases<B: Backend>(suite: &mut Suite<'_, B>) {
     suite.cases("gated_rms_norm", gated_rms_norm::cases()).await;
     suite.cases("matmul", matmul::cases()).await;
     suite.cases("causal_conv1d", causal_conv1d::cases()).await;
-    suite.cases("ssm_scan", ssm_scan::cases()).await;
+    suite.cases("ssm_scan", ssm_scan::cases(B::STATES)).await;
     suite.cases("rope", rope::cases()).await;
     suite.cases("kv_append", kv_append::cases()).await;
     suite.cases("attention", attention::cases()).await;
