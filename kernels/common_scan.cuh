@@ -11,6 +11,51 @@ struct Scan {
     float low, high;
 };
 
+__device__ inline float4 widen_four(uint2 v) {
+    return make_float4(bits_f32(v.x << 16), bits_f32(v.x & 0xffff0000u), bits_f32(v.y << 16), bits_f32(v.y & 0xffff0000u));
+}
+
+// Numbers of the state, f32 or bf16, the first `place` elements from its start: four whole ones, or one.
+__device__ inline float4 state_four(const Window& state, u64 place) {
+    if (state.dtype == F32) return *reinterpret_cast<const float4*>(state.data + place * 4);
+    return widen_four(*reinterpret_cast<const uint2*>(state.data + place * 2));
+}
+
+__device__ inline void set_state_four(const Window& state, u64 place, float4 v) {
+    if (state.dtype == F32) {
+        *reinterpret_cast<float4*>(state.data + place * 4) = v;
+    } else {
+        *reinterpret_cast<uint2*>(state.data + place * 2) = make_uint2(f32_bf16x2(v.x, v.y), f32_bf16x2(v.z, v.w));
+    }
+}
+
+// Two, into or out of v.
+template <bool OUT>
+__device__ inline void move_state_two(const Window& state, u64 place, float* v) {
+    if (state.dtype == F32) {
+        float2* both = reinterpret_cast<float2*>(state.data + place * 4);
+        if (OUT) *both = make_float2(v[0], v[1]);
+        else v[0] = both->x, v[1] = both->y;
+    } else {
+        u32* both = reinterpret_cast<u32*>(state.data + place * 2);
+        if (OUT) *both = f32_bf16x2(v[0], v[1]);
+        else v[0] = bits_f32(*both << 16), v[1] = bits_f32(*both & 0xffff0000u);
+    }
+}
+
+__device__ inline float state_one(const Window& state, u64 place) {
+    if (state.dtype == F32) return *reinterpret_cast<const float*>(state.data + place * 4);
+    return bf16_f32(*reinterpret_cast<const u16*>(state.data + place * 2));
+}
+
+__device__ inline void set_state_one(const Window& state, u64 place, float v) {
+    if (state.dtype == F32) {
+        *reinterpret_cast<float*>(state.data + place * 4) = v;
+    } else {
+        *reinterpret_cast<u16*>(state.data + place * 2) = f32_bf16(v);
+    }
+}
+
 __device__ inline float power_of_2(float v) {
     float out;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(v));

@@ -1,4 +1,4 @@
-// A warp's part of the scan of one token: a few rows of one head, a lane 16 bytes of each.
+// A warp's part of the scan of one token: a few rows of one head, a lane four elements of each.
 #pragma once
 #include "common_scan.cuh"
 
@@ -14,14 +14,22 @@ struct Rows {
     u32 head, first;  // rows of the head from `first` on
     float4 s[ROWS][PIECES];
 
-    __device__ inline float* at(u32 r, u32 col) const {
+    __device__ inline u64 at(u32 r, u32 col) const {
         u64 row = (u64(segment.slot) * p.heads + head) * p.head_dim + first + r;
-        return reinterpret_cast<float*>(p.state.data) + row * p.state.stride + col;
+        return row * p.state.stride + col;
     }
     __device__ inline bool there(u32 r, u32 col) const { return first + r < p.head_dim && col < p.state_size; }
 
-    // Reads the state, which no kernel of this step writes.
+    // Reads the state, which no kernel of this step writes. What is bf16 stays so until `scan`: all is on its way at once.
     __device__ inline void fetch() {
+        if (p.state.dtype == F32) fetch_as<float4>();
+        else fetch_as<uint2>();
+    }
+    __device__ inline void take(float4& to, float4 v) { to = v; }
+    __device__ inline void take(float4& to, uint2 v) { to.x = bits_f32(v.x), to.y = bits_f32(v.y); }
+
+    template <class Four>
+    __device__ inline void fetch_as() {
         u32 lane = threadIdx.x % 32;
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -30,7 +38,7 @@ struct Rows {
                 u32 col = 4 * (lane + 32 * i);
                 s[r][i] = make_float4(0, 0, 0, 0);
                 if (segment.len == 0 || segment.position == 0 || !there(r, col)) continue;
-                s[r][i] = *reinterpret_cast<const float4*>(at(r, col));
+                take(s[r][i], *reinterpret_cast<const Four*>(p.state.data + at(r, col) * (sizeof(Four) / 4)));
             }
         }
     }
@@ -50,6 +58,15 @@ struct Rows {
             b[i] = load_four(reinterpret_cast<const A*>(p.b.data) + row * p.b.stride + group * n + col);
             c[i] = load_four(reinterpret_cast<const A*>(p.c.data) + row * p.c.stride + group * n + col);
         }
+        if (p.state.dtype != F32) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+                for (int i = 0; i < PIECES; i++) {
+                    s[r][i] = widen_four(make_uint2(__float_as_uint(s[r][i].x), __float_as_uint(s[r][i].y)));
+                }
+            }
+        }
         float x[ROWS], y[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) x[r] = first + r < p.head_dim ? widen(xs[r]) : 0.0f;
@@ -68,7 +85,7 @@ struct Rows {
                 v.w = fmaf(a, v.w, u * b[i].w);
                 y[r] += fmaf(v.x, c[i].x, v.y * c[i].y) + fmaf(v.z, c[i].z, v.w * c[i].w);
                 u32 col = 4 * (lane + 32 * i);
-                if (there(r, col)) *reinterpret_cast<float4*>(at(r, col)) = v;
+                if (there(r, col)) set_state_four(p.state, at(r, col), v);
             }
         }
         A* out = reinterpret_cast<A*>(p.out.data) + row * p.out.stride + head * p.head_dim + first;

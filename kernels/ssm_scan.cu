@@ -4,7 +4,8 @@
 //   S <- a * S + dt * x B^T                        y = S C + D * x
 //
 // x, out [rows, heads * P], b, c [rows, groups * N], dt [rows, heads], all f32 or all bf16; params [3, heads] f32: A_log,
-// D, dt_bias; state [slots * heads * P, N] f32; table [segments]. Everything is computed in f32.
+// D, dt_bias; state [slots * heads * P, N] f32 or bf16, rounded once a segment; table
+// [segments]. Everything is computed in f32.
 //
 // One block of 4 warps scans ROWS rows of S of one head of one segment (blockIdx.x = head * tiles + tile, blockIdx.y =
 // segment). A row is dealt in turn, 16 bytes at a time, over L adjacent lanes, so that state moves in whole lines; a lane
@@ -24,23 +25,24 @@ __device__ inline A at(const Window& w, u64 row, u32 col) {
 }
 
 // Elements 4 * piece .. of a row of N; zero past the end.
-__device__ inline float4 load_piece(const float* row, u32 piece, u32 n, bool whole) {
+__device__ inline float4 load_piece(const Window& state, u64 row, u32 piece, u32 n, bool whole) {
     u32 i = 4 * piece;
-    if (whole) return i < n ? *reinterpret_cast<const float4*>(row + i) : make_float4(0, 0, 0, 0);
-    return make_float4(i < n ? row[i] : 0, i + 1 < n ? row[i + 1] : 0, i + 2 < n ? row[i + 2] : 0,
-                       i + 3 < n ? row[i + 3] : 0);
+    if (whole) return i < n ? state_four(state, row + i) : make_float4(0, 0, 0, 0);
+    auto one = [&](u32 col) { return col < n ? state_one(state, row + col) : 0.0f; };
+    return make_float4(one(i), one(i + 1), one(i + 2), one(i + 3));
 }
 
-__device__ inline void store_piece(float* row, u32 piece, u32 n, bool whole, float4 v) {
+__device__ inline void store_piece(const Window& state, u64 row, u32 piece, u32 n, bool whole, float4 v) {
     u32 i = 4 * piece;
     if (whole) {
-        if (i < n) *reinterpret_cast<float4*>(row + i) = v;
+        if (i < n) set_state_four(state, row + i, v);
         return;
     }
-    if (i < n) row[i] = v.x;
-    if (i + 1 < n) row[i + 1] = v.y;
-    if (i + 2 < n) row[i + 2] = v.z;
-    if (i + 3 < n) row[i + 3] = v.w;
+    float values[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        if (i + k < n) set_state_one(state, row + i + k, values[k]);
+    }
 }
 
 // Adds `v` up over L lanes. Afterwards this lane holds the sums of values first .. first + count - 1 in v[0 ..].
@@ -84,8 +86,7 @@ __device__ inline void scan(const Scan& p) {
     u32 lane = threadIdx.x % L, line = threadIdx.x / L * R;
     float a_log = -expf(p.params[head]), skip = p.params[p.heads + head], bias = p.params[2 * p.heads + head];
     bool whole = n % 4 == 0 && p.state.stride % 4 == 0;
-    float* states = reinterpret_cast<float*>(p.state.data) +
-                    (u64(segment.slot) * p.heads + head) * p.head_dim * p.state.stride;
+    u64 states = (u64(segment.slot) * p.heads + head) * p.head_dim * p.state.stride;
 
     float4 s[R][E / 4];
 #pragma unroll
@@ -95,7 +96,7 @@ __device__ inline void scan(const Scan& p) {
         for (int e = 0; e < E / 4; e++) {
             s[r][e] = make_float4(0, 0, 0, 0);
             if (segment.position > 0 && row < p.head_dim) {
-                s[r][e] = load_piece(states + row * p.state.stride, lane + L * e, n, whole);
+                s[r][e] = load_piece(p.state, states + row * p.state.stride, lane + L * e, n, whole);
             }
         }
     }
@@ -224,7 +225,7 @@ __device__ inline void scan(const Scan& p) {
         if (row >= p.head_dim) break;
 #pragma unroll
         for (int e = 0; e < E / 4; e++) {
-            store_piece(states + row * p.state.stride, lane + L * e, n, whole, s[r][e]);
+            store_piece(p.state, states + row * p.state.stride, lane + L * e, n, whole, s[r][e]);
         }
     }
 }

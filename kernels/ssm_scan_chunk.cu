@@ -5,7 +5,7 @@
 //   S  <- e^(l_Q) S + sum over s of e^(l_Q - l_s) dt_s x_s B_s^T
 //
 // x, out [rows, heads * P], b, c [rows, groups * N], dt [rows, heads], all bf16; params [3, heads] f32: A_log, D, dt_bias;
-// state [slots * heads * P, N] f32; table [segments].
+// state [slots * heads * P, N] f32 or bf16; table [segments].
 //
 // x, B and C are exact as operands. What is f32 (the state, decayed products, decayed x) enters a product as the sum of
 // two bf16, so that the result differs from the sequential form's by about 2^-17 of its terms; sums, decays and the state
@@ -119,15 +119,12 @@ __device__ inline void publish(u32 memory, const float (*s)[4], u32 row, u32 col
 
 // Between memory and a warp's part of the state.
 template <bool OUT>
-__device__ inline void move_state(float* at, u64 stride, u32 rows, u32 cols, float (*s)[4]) {
+__device__ inline void move_state(const Window& state, u64 place, u32 rows, u32 cols, float (*s)[4]) {
 #pragma unroll
     for (u32 i = 0; i < 4; i++) {
         u32 row = i % 2 * 8, col = i / 2 * 8;
         if (row >= rows || col >= cols) continue;
-        float2* both = reinterpret_cast<float2*>(at + row * stride + col);
-        float* v = s[i / 2] + i % 2 * 2;
-        if (OUT) *both = make_float2(v[0], v[1]);
-        else v[0] = both->x, v[1] = both->y;
+        move_state_two<OUT>(state, place + row * state.stride + col, s[i / 2] + i % 2 * 2);
     }
 }
 
@@ -243,11 +240,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ssm_scan_chunk(Scan p) 
     // This warp's part of the state: rows state_row and + 8, columns state_col + 8v and the next.
     u32 state_row = warp % 2 * 16 + g, state_col = warp / 2 * 16 + 2 * t;
     float s[2][4] = {};
-    float* states = reinterpret_cast<float*>(p.state.data) +
-                    ((u64(segment.slot) * p.heads + head) * p.head_dim + first_row) * p.state.stride;
-    states += state_row * p.state.stride + state_col;
+    u64 states = ((u64(segment.slot) * p.heads + head) * p.head_dim + first_row + state_row) * p.state.stride + state_col;
     u32 rows_left = p.head_dim - min(first_row + state_row, p.head_dim), cols_left = n - min(state_col, n);
-    if (segment.position > 0) move_state<false>(states, p.state.stride, rows_left, cols_left, s);
+    if (segment.position > 0) move_state<false>(p.state, states, rows_left, cols_left, s);
     publish(memory, s, state_row, state_col);
     // The first tokens meet the fewest sources: their last warp has time.
     bool timer = tokens == 0 && quarter == 3;
@@ -294,5 +289,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ssm_scan_chunk(Scan p) 
         copy_wait<0>();
         __syncthreads();
     }
-    move_state<true>(states, p.state.stride, rows_left, cols_left, s);
+    move_state<true>(p.state, states, rows_left, cols_left, s);
 }

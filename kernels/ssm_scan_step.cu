@@ -1,9 +1,9 @@
 // Mamba2's recurrence for segments of one token (the formula is in ssm_scan.cu); P = head_dim, N = state.
 //
 // x, out [rows, heads * P], b, c [rows, groups * N], dt [rows, heads], all f32 or all bf16; params [3, heads] f32: A_log, D,
-// dt_bias; state [slots * heads * P, N] f32; table [segments]. Everything is computed in f32.
+// dt_bias; state [slots * heads * P, N] f32 or bf16; table [segments]. Everything is computed in f32.
 //
-// Pure state traffic: a warp takes ROWS rows of one head, a lane 16 bytes of each, all on their way before the kernels
+// Pure state traffic: a warp takes ROWS rows of one head, a lane four elements of each, all on their way before the kernels
 // before this one are done, since only the step before wrote them. One block of 8 warps scans 8 * ROWS rows (blockIdx.x =
 // head * tiles + tile, blockIdx.y = segment). Limits: N a multiple of 4, at most 128 * PIECES.
 #include "common_scan_step.cuh"

@@ -4,6 +4,7 @@ use crate::cublaslt::CublasLt;
 use crate::driver::{Block, Driver, Shape, Start, checked};
 use crate::images::Images;
 use crate::kernels::{Args, Kernels};
+use crate::later::Later;
 use crate::memory::{ALIGNMENT, CudaBuffer, Pool};
 use crate::program::Program;
 use crate::staging::Staging;
@@ -15,11 +16,12 @@ use std::cell::{Cell, OnceCell, Ref, RefCell, RefMut};
 use std::collections::HashMap;
 use std::rc::Rc;
 use whipsnake_core::backend::{Backend, Ledger, MatrixScales, Memory, Policy, StepKey};
+use whipsnake_core::batch::BatchShape;
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::*;
 use whipsnake_core::step::Step;
 use whipsnake_core::tensor::{DType, Tensor};
-use whipsnake_core::weight::{StoredWeight, Weight};
+use whipsnake_core::weight::{LocalFuture, StoredWeight, Weight};
 
 /// Choices of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,25 +30,29 @@ pub struct Options {
     pub activations: DType,
     /// Keys and values: bf16, f32, f16 or f8e4m3.
     pub kv: DType,
+    /// The state of the recurrence: f32, or bf16, which halves the traffic of decoding many sequences.
+    pub state: DType,
     /// Run the plain form of every op, which the tuned ones are held to.
     pub plain: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { activations: DType::BF16, kv: DType::BF16, plain: false }
+        Self { activations: DType::BF16, kv: DType::BF16, state: DType::F32, plain: false }
     }
 }
 
 impl Options {
     /// f32 everywhere.
-    pub const F32: Self = Self { activations: DType::F32, kv: DType::F32, plain: false };
+    pub const F32: Self =
+        Self { activations: DType::F32, kv: DType::F32, state: DType::F32, plain: false };
 
     /// The choices that shape a model's buffers.
     pub const fn policy(&self) -> Policy {
         Policy {
             activations: self.activations,
             kv: self.kv,
+            state: self.state,
             alignment: ALIGNMENT,
             group_experts_from: 8,
             matrix_scales: MatrixScales::All,
@@ -67,6 +73,7 @@ pub struct Cuda {
     /// Partial results of ops that run in two stages. Grown only outside captures, and what graphs point at stays.
     workspaces: RefCell<Vec<(usize, CudaBuffer)>>,
     staging: RefCell<Staging>,
+    later: Later,
     kernels: Kernels,
     pool: Pool,
     /// Opened at the first product that wants it.
@@ -99,6 +106,12 @@ impl Cuda {
                 options.activations
             )));
         }
+        if !Self::STATES.contains(&options.state) {
+            return Err(Error::device(format!(
+                "cuda: state in {}, want f32 or bf16",
+                options.state
+            )));
+        }
         if options.kv == DType::U32 {
             return Err(Error::device("cuda: kv in u32, want bf16, f32, f16 or f8e4m3"));
         }
@@ -118,6 +131,7 @@ impl Cuda {
             program: RefCell::default(),
             workspaces: RefCell::default(),
             staging: RefCell::new(Staging::new(driver.clone())?),
+            later: Later::new(driver.clone()),
             kernels: Kernels::new(driver.clone(), Images::new(capability)?, capability),
             pool: Pool::new(driver.clone()),
             cublaslt: OnceCell::new(),
@@ -257,6 +271,8 @@ fn block(tensor: &Tensor<Cuda>) -> Block {
 }
 
 impl Backend for Cuda {
+    const STATES: &[DType] = &[DType::F32, DType::BF16];
+
     type Buffer = CudaBuffer;
 
     fn name(&self) -> &'static str {
@@ -290,8 +306,21 @@ impl Backend for Cuda {
         self.staging().download(block(from))
     }
 
+    fn read_later(&self, from: &Tensor<Self>) -> Result<LocalFuture<'static, Result<Vec<u8>>>> {
+        self.outside_capture("a read")?;
+        self.later.download(block(from))
+    }
+
+    fn runs_ahead(&self) -> bool {
+        on("ahead")
+    }
+
     fn ledger(&self) -> Ledger {
         self.pool.ledger()
+    }
+
+    fn bucket(&self, shape: BatchShape) -> BatchShape {
+        shape.in_steps()
     }
 
     fn mark(&self) -> Result<()> {
@@ -312,7 +341,7 @@ impl Backend for Cuda {
         kv_append: KvAppend<Self>, attention: Attention<Self>, activate: Activate<Self>, moe_route: MoeRoute<Self>,
         moe_group: MoeGroup<Self>, moe_matmul: MoeMatmul<'_, Self>, moe_combine: MoeCombine<Self>, add: Add<Self>,
         scale: Scale<Self>, select_rows: SelectRows<Self>, argmax: Argmax<Self>, top_k: TopK<Self>,
-        copy_slot: CopySlot<Self>,
+        draw: Draw<Self>, copy_slot: CopySlot<Self>,
     }
 
     crate::ops::fused_encoders! {

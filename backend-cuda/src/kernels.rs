@@ -49,6 +49,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "attention_tile",
     "causal_conv1d",
     "copy_slot",
+    "draw",
     "embed",
     "gated_norm_matmul",
     "gated_norm_matmul_nvfp4",

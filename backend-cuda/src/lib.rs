@@ -12,6 +12,7 @@ mod cuda;
 mod driver;
 mod images;
 mod kernels;
+mod later;
 mod library;
 mod memory;
 mod ops;

@@ -98,3 +98,22 @@ fn steps_of_ever_new_shapes_run_and_are_forgotten() {
     let lost = before.saturating_sub(devices()[0].free);
     assert!(lost < 256 << 20, "{lost} bytes stay behind");
 }
+
+#[test]
+fn a_read_that_is_waited_for_later_gives_the_bytes_of_then() {
+    let Some(cuda) = open() else { return };
+    let x = cuda.tensor(1, 3, DType::F32, Memory::Scratch, "x").expect("it fits");
+    let values = [[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]];
+    let mut coming = Vec::new();
+    for values in &values {
+        cuda.write(&x, bytemuck::cast_slice(values)).expect("a write");
+        coming.push(cuda.read_later(&x).expect("a read"));
+    }
+    // What is given up disturbs no other.
+    drop(coming.remove(1));
+    coming.push(cuda.read_later(&x).expect("a read"));
+    for (coming, want) in coming.into_iter().zip([values[0], values[2], values[2]]) {
+        let bytes = pollster::block_on(coming).expect("bytes");
+        assert_eq!(bytemuck::pod_collect_to_vec::<u8, f32>(&bytes), want);
+    }
+}

@@ -3,11 +3,12 @@
 use crate::Wgpu;
 use crate::buffer::{ALIGNMENT, Buffer};
 use whipsnake_core::backend::{Backend, Ledger, MatrixScales, Memory, Policy, StepKey};
+use whipsnake_core::batch::BatchShape;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::*;
 use whipsnake_core::step::Step;
 use whipsnake_core::tensor::{DType, Tensor};
-use whipsnake_core::weight::{StoredWeight, Weight};
+use whipsnake_core::weight::{LocalFuture, StoredWeight, Weight};
 
 /// From this many rows on a product by expert fills tiles better than it repeats weights.
 const GROUP_EXPERTS_FROM: usize = 32;
@@ -16,6 +17,7 @@ const GROUP_EXPERTS_FROM: usize = 32;
 pub const POLICY: Policy = Policy {
     activations: DType::F32,
     kv: DType::F32,
+    state: DType::F32,
     // 256 fits usize.
     alignment: ALIGNMENT as usize,
     group_experts_from: GROUP_EXPERTS_FROM,
@@ -62,8 +64,20 @@ impl Backend for Wgpu {
         self.download(from).await
     }
 
+    fn read_later(&self, from: &Tensor<Self>) -> Result<LocalFuture<'static, Result<Vec<u8>>>> {
+        self.download_later(from)
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.variants.ahead
+    }
+
     fn ledger(&self) -> Ledger {
         self.books.ledger()
+    }
+
+    fn bucket(&self, shape: BatchShape) -> BatchShape {
+        shape.in_steps()
     }
 
     fn mark(&self) -> Result<()> {
@@ -96,6 +110,6 @@ impl Backend for Wgpu {
         rope: Rope<Self>, kv_append: KvAppend<Self>, attention: Attention<Self>, activate: Activate<Self>,
         moe_route: MoeRoute<Self>, moe_group: MoeGroup<Self>, moe_matmul: MoeMatmul<'_, Self>,
         moe_combine: MoeCombine<Self>, add: Add<Self>, scale: Scale<Self>, select_rows: SelectRows<Self>,
-        argmax: Argmax<Self>, top_k: TopK<Self>, copy_slot: CopySlot<Self>,
+        argmax: Argmax<Self>, top_k: TopK<Self>, draw: Draw<Self>, copy_slot: CopySlot<Self>,
     }
 }

@@ -50,12 +50,13 @@ pub enum Timed {
 }
 
 /// Words that [`Options::with_words`] knows.
-const WORDS: &str = "defaults, invocation, workgroup, subgroup, no-coop, profile";
+const WORDS: &str = "defaults, invocation, workgroup, subgroup, no-coop, ahead, no-ahead, profile";
 
 impl Options {
     /// Applies words separated by commas, as the variable `WHIPSNAKE_WGPU` holds them: `defaults` keeps to WebGPU's
     /// default limits and no optional feature, `invocation`, `workgroup` and `subgroup` choose who adds up an output
-    /// where rows are few, `no-coop` leaves cooperative matrices alone, `profile` times every dispatch.
+    /// where rows are few, `no-coop` leaves cooperative matrices alone, `ahead` and `no-ahead`
+    /// choose whether steps are queued before the one before them is read, `profile` times every dispatch.
     ///
     /// # Errors
     /// A word is not known.
@@ -67,6 +68,8 @@ impl Options {
                 "workgroup" => self.wishes.reduction = Some(Reduction::Workgroup),
                 "subgroup" => self.wishes.reduction = Some(Reduction::Subgroup),
                 "no-coop" => self.wishes.no_cooperative = true,
+                "ahead" => self.wishes.ahead = Some(true),
+                "no-ahead" => self.wishes.ahead = Some(false),
                 "profile" => self.timed = Timed::Dispatches,
                 _ => {
                     return Err(Error::request(format!(
@@ -92,7 +95,7 @@ pub struct Wgpu {
     pub(crate) cache: Option<crate::cache::Cache>,
     pub(crate) pipelines: RefCell<HashMap<Kernel, Rc<Pipeline>>>,
     pub(crate) recorder: RefCell<Recorder>,
-    pub(crate) staging: RefCell<Vec<wgpu::Buffer>>,
+    pub(crate) staging: Rc<RefCell<Vec<wgpu::Buffer>>>,
     /// Partial results of attention over a split context.
     pub(crate) partials: OnceCell<Buffer>,
     /// Scales of rows on their way into halves.
@@ -171,7 +174,7 @@ impl Wgpu {
             piece_cap: options.piece_bytes,
             books: Rc::default(),
             pipelines: RefCell::default(),
-            staging: RefCell::default(),
+            staging: Rc::default(),
             partials: OnceCell::new(),
             row_scales: OnceCell::new(),
             #[cfg(not(target_arch = "wasm32"))]
@@ -220,7 +223,7 @@ mod tests {
         let error = Options::default().with_words("warp").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "wgpu: \"warp\" is no variant, want some of defaults, invocation, workgroup, subgroup, no-coop, profile"
+            "wgpu: \"warp\" is no variant, want some of defaults, invocation, workgroup, subgroup, no-coop, ahead, no-ahead, profile"
         );
     }
 }

@@ -71,6 +71,7 @@ const SHADERS: &[Shader] = shaders![
     "causal_conv1d",
     "causal_conv1d_thread",
     "copy_slot",
+    "draw",
     "embed" + WEIGHT,
     "gated_rms_norm" + NORM,
     "gated_rms_norm_thread",

@@ -125,7 +125,7 @@ impl Wgpu {
         recorder.pending.push(dispatch);
         let full = recorder.pending.len() >= BATCH;
         drop(recorder);
-        if full { self.flush(|_| ()) } else { Ok(()) }
+        if full { self.flush(|_| ()).map(drop) } else { Ok(()) }
     }
 
     /// Puts a mark behind what the step has recorded so far; the one before its first dispatch needs no place.
@@ -187,20 +187,24 @@ impl Wgpu {
     }
 
     /// Submits what is pending, followed by the copies that `after` encodes.
-    pub(crate) fn flush(&self, after: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<()> {
+    pub(crate) fn flush(
+        &self,
+        after: impl FnOnce(&mut wgpu::CommandEncoder),
+    ) -> Result<wgpu::SubmissionIndex> {
         #[cfg(not(target_arch = "wasm32"))]
         self.end_uploads()?;
         let pending = std::mem::take(&mut self.recorder.borrow_mut().pending);
         let mut encoder = self.device.create_command_encoder(&Default::default());
         self.encode(&mut encoder, &pending);
         after(&mut encoder);
-        self.queue.submit([encoder.finish()]);
+        let submitted = self.queue.submit([encoder.finish()]);
         self.sweep();
         self.faults.check()?;
         match self.stamps.get() {
-            Some(stamps) if !pending.is_empty() => self.account(stamps, &pending),
-            _ => Ok(()),
+            Some(stamps) if !pending.is_empty() => self.account(stamps, &pending)?,
+            _ => {}
         }
+        Ok(submitted)
     }
 
     /// Encodes dispatches as one pass, with time stamps where the device was opened for them.
@@ -248,7 +252,7 @@ impl Wgpu {
         recorder.recording = None;
         let pending = !recorder.pending.is_empty();
         drop(recorder);
-        if pending { self.flush(|_| ()) } else { Ok(()) }
+        if pending { self.flush(|_| ()).map(drop) } else { Ok(()) }
     }
 
     /// Forgets what refers to buffers that went away.
@@ -288,7 +292,7 @@ impl Wgpu {
         if self.stamps.get().is_some() {
             self.flush_pending()?;
             self.recorder.borrow_mut().pending.extend(step.iter().cloned());
-            return self.flush(|_| ());
+            return self.flush(|_| ()).map(drop);
         }
         self.flush_pending()?;
         let ready = self.recorder.borrow_mut().ready.take();

@@ -2,12 +2,15 @@
 
 use crate::Wgpu;
 use crate::buffer::ALIGNMENT;
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::tensor::Tensor;
+use whipsnake_core::weight::LocalFuture;
 
 /// Read-back buffers kept for the next read.
 const KEPT_STAGING: usize = 4;
@@ -64,9 +67,18 @@ impl Wgpu {
 
     /// Waits for what is encoded and returns the window, rows dense.
     pub(crate) async fn download(&self, from: &Tensor<Self>) -> Result<Vec<u8>> {
+        let bytes = self.download_later(from)?.await?;
+        // What was written before has been copied: its staging memory is free again.
+        #[cfg(target_arch = "wasm32")]
+        self.staged.set(0);
+        Ok(bytes)
+    }
+
+    /// Submits what is encoded and a copy of the window; its rows, dense, once they are waited for.
+    pub(crate) fn download_later(&self, from: &Tensor<Self>) -> Result<Later<Vec<u8>>> {
         let width = from.cols() * from.dtype().bytes();
         if width == 0 || from.rows() == 0 {
-            return Ok(Vec::new());
+            return Ok(Box::pin(std::future::ready(Ok(Vec::new()))));
         }
         let pieces = pieces(from);
         let total = pieces.last().map_or(0, |p| p.target + p.bytes);
@@ -76,7 +88,11 @@ impl Wgpu {
                 encoder.copy_buffer_to_buffer(source, p.source, staging, p.target, p.bytes);
             }
         };
-        self.read_back(total, copy, |view| unpack(view, from, &pieces, width)).await
+        let coming = self.read_back(total, copy)?;
+        let from = from.clone();
+        Ok(Box::pin(async move {
+            coming.await?.take(total, |view| unpack(view, &from, &pieces, width))
+        }))
     }
 
     /// Bytes from the start of a driver's buffer.
@@ -84,42 +100,32 @@ impl Wgpu {
         let copy = |encoder: &mut wgpu::CommandEncoder, staging: &wgpu::Buffer| {
             encoder.copy_buffer_to_buffer(from, 0, staging, 0, bytes);
         };
-        self.read_back(bytes, copy, <[u8]>::to_vec).await
+        self.read_back(bytes, copy)?.await?.take(bytes, <[u8]>::to_vec)
     }
 
-    /// Submits what is pending and a copy into a read-back buffer, waits, and takes from it.
-    async fn read_back<T>(
+    /// Submits what is pending and a copy into a read-back buffer; the buffer, mapped, once that is waited for.
+    fn read_back(
         &self,
         total: u64,
         copy: impl FnOnce(&mut wgpu::CommandEncoder, &wgpu::Buffer),
-        take: impl FnOnce(&[u8]) -> T,
-    ) -> Result<T> {
+    ) -> Result<Later<Landed>> {
         let staging = self.take_staging(total)?;
-        self.flush(|encoder| copy(encoder, &staging))?;
-        self.mapped(&staging, total).await?;
-        let taken = {
-            let view = staging
-                .get_mapped_range(..total)
-                .map_err(|e| Error::device(format!("wgpu: read-back: {e}")))?;
-            take(&view)
-        };
-        staging.unmap();
-        self.keep_staging(staging);
-        // What was written before has been copied: its staging memory is free again.
-        #[cfg(target_arch = "wasm32")]
-        self.staged.set(0);
-        self.faults.check()?;
-        Ok(taken)
-    }
-
-    /// Maps a read-back buffer, waiting for the device.
-    async fn mapped(&self, staging: &wgpu::Buffer, total: u64) -> Result<()> {
+        let submitted = self.flush(|encoder| copy(encoder, &staging))?;
         let landing = Landing::default();
         let signal = landing.clone();
         staging.map_async(wgpu::MapMode::Read, ..total, move |outcome| signal.land(outcome));
-        let outcome = self.awaited(landing).await?;
-        self.faults.check()?;
-        outcome.map_err(|e| Error::device(format!("wgpu: read-back: {e}")))
+        let (device, faults, kept) =
+            (self.device.clone(), self.faults.clone(), self.staging.clone());
+        Ok(Box::pin(async move {
+            // Says more than the wait that it breaks.
+            let waited = reached(&device, submitted);
+            faults.check()?;
+            waited?;
+            let outcome = landing.await;
+            faults.check()?;
+            outcome.map_err(|e| Error::device(format!("wgpu: read-back: {e}")))?;
+            Ok(Landed { staging, kept })
+        }))
     }
 
     /// Waits until the device has done what was submitted.
@@ -129,7 +135,7 @@ impl Wgpu {
         let signal = landing.clone();
         self.queue.on_submitted_work_done(move || signal.land(Ok(())));
         // The signal itself cannot fail; what went wrong has reached the faults.
-        let _ = self.awaited(landing).await?;
+        let _ = landing.await;
         self.faults.check()
     }
 
@@ -139,13 +145,6 @@ impl Wgpu {
         let waited = self.device.poll(wgpu::PollType::wait_indefinitely());
         self.faults.check()?;
         waited.map(drop).map_err(|e| Error::device(format!("wgpu: waiting for the device: {e}")))
-    }
-
-    /// Waits for what the device signals; only a native device wants to be asked.
-    async fn awaited(&self, landing: Landing) -> Result<Outcome> {
-        #[cfg(not(target_arch = "wasm32"))]
-        self.wait()?;
-        Ok(landing.await)
     }
 
     /// A read-back buffer of at least `bytes`, a kept one where it fits.
@@ -172,13 +171,48 @@ impl Wgpu {
                 .within(format!("read-back of {bytes} bytes"))),
         }
     }
+}
 
-    fn keep_staging(&self, buffer: wgpu::Buffer) {
-        let mut kept = self.staging.borrow_mut();
+/// Waits until the device has done a submission and all before it; in a browser its signal is all there is.
+fn reached(device: &wgpu::Device, submitted: wgpu::SubmissionIndex) -> Result<()> {
+    if cfg!(target_arch = "wasm32") {
+        return Ok(());
+    }
+    let until = wgpu::PollType::Wait { submission_index: Some(submitted), timeout: None };
+    let waited = device.poll(until);
+    if waited.is_err() {
+        // A device that is gone says so in its own time.
+        let _ = device.poll(wgpu::PollType::Poll);
+    }
+    waited.map(drop).map_err(|e| Error::device(format!("wgpu: waiting for the device: {e}")))
+}
+
+/// A read that is waited for later.
+type Later<T> = LocalFuture<'static, Result<T>>;
+
+/// A read-back buffer with its bytes.
+struct Landed {
+    staging: wgpu::Buffer,
+    /// Where it goes for the next read.
+    kept: Rc<RefCell<Vec<wgpu::Buffer>>>,
+}
+
+impl Landed {
+    fn take<T>(self, total: u64, take: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let taken = {
+            let view = self
+                .staging
+                .get_mapped_range(..total)
+                .map_err(|e| Error::device(format!("wgpu: read-back: {e}")))?;
+            take(&view)
+        };
+        self.staging.unmap();
+        let mut kept = self.kept.borrow_mut();
         if kept.len() == KEPT_STAGING {
             kept.remove(0);
         }
-        kept.push(buffer);
+        kept.push(self.staging);
+        Ok(taken)
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Wishes {
     pub reduction: Option<Reduction>,
     /// Leaves cooperative matrices alone.
     pub no_cooperative: bool,
+    /// Whether steps are queued ahead of what they give.
+    pub ahead: Option<bool>,
 }
 
 /// How the work of a product for few rows is dealt out; the constants of `common_vec.wgsl`.
@@ -71,6 +73,9 @@ pub(crate) struct Variants {
     subgroup: Option<u32>,
     /// Whether products of many rows run on cooperative matrices.
     pub cooperative: bool,
+    /// Whether the device works beside the host, so that steps are queued ahead of what they give. A software adapter
+    /// does not: a step that was queued in vain costs as much as any other.
+    pub ahead: bool,
     /// Bytes of workgroup memory of the device.
     workgroup_bytes: usize,
 }
@@ -102,7 +107,8 @@ impl Variants {
         };
         let able = features.f16 && features.cooperative_matrices && subgroup == Some(32);
         let cooperative = able && !wishes.no_cooperative;
-        Self { reduction, subgroup, cooperative, workgroup_bytes }
+        let ahead = wishes.ahead.unwrap_or(kind != "software");
+        Self { reduction, subgroup, cooperative, ahead, workgroup_bytes }
     }
 
     /// Whether teams are subgroups and have much workgroup memory.
@@ -178,6 +184,7 @@ impl Variants {
             reduction,
             subgroup: Some(32),
             cooperative: true,
+            ahead: true,
             workgroup_bytes,
         };
         [

@@ -8,7 +8,7 @@ use whipsnake_core::checkpoint::Checkpoint;
 use whipsnake_core::cpu::Cpu;
 use whipsnake_core::model::Dims;
 use whipsnake_core::profile::OpTime;
-use whipsnake_core::session::{DeviceSession, Output, Session, Want};
+use whipsnake_core::session::{Choose, DeviceSession, Output, Session, Want};
 use whipsnake_wgpu::{Options, Wgpu, probe};
 
 fn gpu() -> Option<Wgpu> {
@@ -49,12 +49,30 @@ fn text(session: &mut dyn Session, prompt: &[u32], count: usize) -> Vec<u32> {
     tokens
 }
 
+/// The same, with each step queued before the one before it is read.
+fn text_ahead(session: &mut dyn Session, prompt: &[u32], count: usize) -> Vec<u32> {
+    let first = Chunk { tokens: prompt.to_vec(), slot: 0, position: 0 };
+    let mut tokens = prompt.to_vec();
+    tokens.extend(greedy(session, &[first]));
+    let next = Chunk { tokens: tokens[prompt.len()..].to_vec(), slot: 0, position: prompt.len() };
+    session
+        .start(&Batch::from_chunks(&session.limits(), &[next]).expect("a batch"), Choose::Best)
+        .expect("a step");
+    for _ in 1..count {
+        session.follow().expect("a step");
+        tokens.extend(pollster::block_on(session.collect()).expect("a token"));
+    }
+    tokens
+}
+
 #[test]
 fn greedy_text_equals_the_references() {
     let Some(gpu) = gpu() else { return };
     let prompt = [40, 7, 300, 12, 99, 5, 61];
     let want = text(&mut session(Cpu::new(), "bard", 1, 64), &prompt, 48);
-    assert_eq!(text(&mut session(gpu, "bard", 1, 64), &prompt, 48), want);
+    let mut session = session(gpu, "bard", 1, 64);
+    assert_eq!(text(&mut session, &prompt, 48), want);
+    assert_eq!(text_ahead(&mut session, &prompt, 48), want);
 }
 
 #[test]

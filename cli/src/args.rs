@@ -12,7 +12,7 @@ pub use commands::{
     ChatArgs, ContextArgs, DevicesArgs, GenerateArgs, LogitsArgs, PerplexityArgs, PlanArgs,
     SelfcheckArgs,
 };
-pub use groups::{BackendArgs, BackendChoice, Kv, ModelArgs, Precision, SamplingArgs};
+pub use groups::{BackendArgs, BackendChoice, Kv, ModelArgs, Precision, SamplingArgs, StateType};
 pub use parse::{LogitBias, TemplateArg};
 
 const ABOUT: &str = "Run hybrid state-space language models on CUDA, any other GPU, or the CPU";

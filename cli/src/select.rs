@@ -8,7 +8,7 @@ use whipsnake_core::tensor::DType;
 use whipsnake_cuda::{Cuda, Options as CudaOptions};
 use whipsnake_wgpu::{Options as WgpuOptions, Wgpu};
 
-use crate::args::{BackendArgs, BackendChoice, Kv, Precision};
+use crate::args::{BackendArgs, BackendChoice, Kv, Precision, StateType};
 use crate::failure::Hinted;
 
 /// Work for a back end whose type is only known once the devices were probed.
@@ -68,13 +68,17 @@ fn cpu(args: &BackendArgs) -> anyhow::Result<Cpu> {
     Ok(Cpu::new())
 }
 
-/// Keys and values are f32 on every back end but CUDA.
+/// Keys, values and states are f32 on every back end but CUDA.
 fn wants_f32(backend: &str, args: &BackendArgs) -> anyhow::Result<()> {
-    match args.kv {
-        None | Some(Kv::F32) => Ok(()),
-        Some(_) => Err(Hinted::new(format!("--kv: {backend} keeps keys and values in f32"))
-            .hint("--backend cuda, or leave --kv out")
-            .into()),
+    let refuse = |option: &str, what: &str| {
+        Err(Hinted::new(format!("{option}: {backend} keeps {what} in f32"))
+            .hint(format!("--backend cuda, or leave {option} out"))
+            .into())
+    };
+    match (args.kv, args.state) {
+        (Some(Kv::Bf16 | Kv::Fp8), _) => refuse("--kv", "keys and values"),
+        (_, Some(StateType::Bf16)) => refuse("--state", "states"),
+        _ => Ok(()),
     }
 }
 
@@ -102,7 +106,11 @@ pub fn cuda_options(args: &BackendArgs) -> CudaOptions {
         Some(Kv::Bf16) => DType::BF16,
         Some(Kv::Fp8) => DType::F8E4M3,
     };
-    CudaOptions { kv, ..options }
+    let state = match args.state {
+        None | Some(StateType::F32) => options.state,
+        Some(StateType::Bf16) => DType::BF16,
+    };
+    CudaOptions { kv, state, ..options }
 }
 
 /// The CUDA device of a number or a part of its name.

@@ -53,13 +53,15 @@ fn without_a_subcommand_the_help_is_shown() {
 }
 
 #[test]
-fn plan_prices_keys_and_values_as_they_would_be_kept() {
+fn plan_prices_keys_values_and_states_as_they_would_be_kept() {
     let plan = ["plan", "--geometry", "nemotron-3-nano-nvfp4", "--backend", "cuda"];
     for (more, want) in [
         (&[][..], "of 6,144 bytes (bf16)"),
         (&["--precision", "f32"], "of 12,288 bytes (f32)"),
         (&["--kv", "fp8"], "of 3,072 bytes (f8e4m3)"),
         (&["--precision", "f32", "--kv", "bf16"], "of 6,144 bytes (bf16)"),
+        (&[], "sequences of 47.617 MiB (f32)"),
+        (&["--state", "bf16"], "sequences of 24.617 MiB (bf16)"),
     ] {
         let run = whipsnake(&[&plan[..], more].concat());
         assert!(text(&run.stdout).contains(want), "{more:?}: {}", text(&run.stdout));
@@ -68,10 +70,13 @@ fn plan_prices_keys_and_values_as_they_would_be_kept() {
 
 #[test]
 fn a_choice_that_a_back_end_does_not_have_is_refused() {
-    let run = whipsnake(&["generate", "x", "--backend", "cpu", "--kv", "fp8"]);
-    assert_eq!(run.status.code(), Some(1));
-    assert_eq!(
-        text(&run.stderr),
-        "error: --kv: cpu keeps keys and values in f32\n  try: --backend cuda, or leave --kv out\n"
-    );
+    for (option, value, what) in [("--kv", "fp8", "keys and values"), ("--state", "bf16", "states")]
+    {
+        let run = whipsnake(&["generate", "x", "--backend", "cpu", option, value]);
+        assert_eq!(run.status.code(), Some(1));
+        let want = format!(
+            "error: {option}: cpu keeps {what} in f32\n  try: --backend cuda, or leave {option} out\n"
+        );
+        assert_eq!(text(&run.stderr), want);
+    }
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::ops::*;
 use crate::step::{FusedOp, Step};
 use crate::tensor::{DType, Tensor};
-use crate::weight::{Format, StoredWeight, Weight};
+use crate::weight::{Format, LocalFuture, StoredWeight, Weight};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 
@@ -65,6 +65,8 @@ pub struct Policy {
     pub activations: DType,
     /// Keys and values.
     pub kv: DType,
+    /// The state of the recurrence.
+    pub state: DType,
     /// Buffers begin and are padded to this many bytes.
     pub alignment: usize,
     /// From this many rows on, experts run on rows sorted by expert (`moe_group`).
@@ -108,6 +110,9 @@ pub trait Backend: Sized + 'static {
     /// Whether weights stay where the checkpoint's bytes are, so that those may not be given back after loading.
     const READS_IN_PLACE: bool = false;
 
+    /// How the state of the recurrence may be kept.
+    const STATES: &[DType] = &[DType::F32];
+
     /// A device allocation; clones share it.
     type Buffer: Clone;
 
@@ -143,6 +148,19 @@ pub trait Backend: Sized + 'static {
     /// # Errors
     /// The device is lost or the driver refuses.
     fn read(&self, from: &Tensor<Self>) -> impl Future<Output = Result<Vec<u8>>>;
+
+    /// Queues a read of a small window behind what was encoded before, and returns at once: the bytes are those of then,
+    /// whatever is encoded later, and whoever awaits them waits for nothing later either.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn read_later(&self, from: &Tensor<Self>) -> Result<LocalFuture<'static, Result<Vec<u8>>>>;
+
+    /// Whether the device works on while the host goes ahead, so that it pays to queue a step before the one before it
+    /// has been read.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
 
     /// Bytes held now.
     fn ledger(&self) -> Ledger;
@@ -231,6 +249,8 @@ pub trait Backend: Sized + 'static {
     fn argmax(&self, op: &Argmax<Self>) -> Result<()>;
     /// Encodes [`TopK`].
     fn top_k(&self, op: &TopK<Self>) -> Result<()>;
+    /// Encodes [`Draw`].
+    fn draw(&self, op: &Draw<Self>) -> Result<()>;
     /// Encodes [`CopySlot`].
     fn copy_slot(&self, op: &CopySlot<Self>) -> Result<()>;
 

@@ -136,6 +136,21 @@ impl Batch {
         Self::new(limits, tokens, segments)
     }
 
+    /// The same sequences once this batch has run, a token of each that only the device knows: 0 stands for it here.
+    ///
+    /// # Errors
+    /// A sequence is at the end of the context.
+    pub fn following(&self, limits: &BatchLimits) -> Result<Self> {
+        let later = |(first_row, s): (u32, &Segment)| Segment {
+            first_row,
+            len: 1,
+            slot: s.slot,
+            position: s.position + s.len,
+        };
+        let segments: Vec<_> = (0..).zip(&self.segments).map(later).collect();
+        Self::new(limits, vec![0; segments.len()], segments)
+    }
+
     /// Token ids, one a row.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -242,6 +257,14 @@ impl BatchShape {
             longest: batch.longest(),
             context: batch.context(),
         }
+    }
+
+    /// The same shape with room for longer sequences, in steps of 256 tokens or an eighth of the length: a sequence that
+    /// grows token by token meets few shapes, and a step recorded for one of them comes back.
+    #[must_use]
+    pub fn in_steps(self) -> Self {
+        let step = (self.context.next_power_of_two() / 8).max(256);
+        Self { context: self.context.next_multiple_of(step), ..self }
     }
 }
 

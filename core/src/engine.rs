@@ -3,10 +3,13 @@
 //! One [`Engine::step`] is one batch on the device. A slot is clean by construction: a sequence starts at position 0,
 //! where no op reads the slot, or continues the tokens that the slot holds since an earlier sequence left it.
 
+mod flight;
+
 use crate::batch::{Batch, Chunk};
 use crate::error::{Error, Result};
 use crate::sampling::{Choice, Sampler, SamplingOptions};
 use crate::session::{Output, Session, Want};
+use flight::Flight;
 use std::collections::{BTreeSet, VecDeque};
 
 /// What to generate.
@@ -69,7 +72,7 @@ struct Sequence {
     /// Prompt and generated tokens.
     tokens: Vec<u32>,
     prompt_len: usize,
-    /// Tokens that the slot holds.
+    /// Tokens that the slot holds, once what is queued has run.
     position: usize,
     /// As many of them were there before.
     cached: usize,
@@ -86,6 +89,8 @@ pub struct Engine {
     /// Tokens whose state a free slot holds.
     held: Vec<Vec<u32>>,
     waiting: VecDeque<Sequence>,
+    /// Steps that were queued and not collected.
+    flight: Option<Flight>,
     prefill_chunk: usize,
     next_id: u64,
 }
@@ -109,6 +114,7 @@ impl Engine {
             slots: (0..count).map(|_| None).collect(),
             held: vec![Vec::new(); count],
             waiting: VecDeque::new(),
+            flight: None,
             prefill_chunk: prefill_chunk.max(1),
             next_id: 0,
         }
@@ -128,6 +134,7 @@ impl Engine {
     fn forget(&mut self) {
         self.slots.fill_with(|| None);
         self.held.fill(Vec::new());
+        self.flight = None;
     }
 
     /// Queues a sequence.
@@ -188,7 +195,9 @@ impl Engine {
     /// Frees a slot; what it holds stays known.
     fn release(&mut self, slot: usize) {
         if let Some(mut sequence) = self.slots[slot].take() {
-            sequence.tokens.truncate(sequence.position);
+            // A token that was never collected is in the slot: nobody knows what that holds.
+            let known = sequence.position <= sequence.tokens.len();
+            sequence.tokens.truncate(if known { sequence.position } else { 0 });
             self.held[slot] = sequence.tokens;
         }
     }
@@ -200,32 +209,52 @@ impl Engine {
 
     /// Runs one batch: every decoding sequence, then prompt chunks in order of arrival while rows last.
     ///
+    /// Where all sequences are decoding and the session runs ahead, the batch after it is queued before this one's tokens
+    /// are read. A sequence that ends has then run its last token too, and its slot holds that. The future is to be driven
+    /// to its end: what a step queued and did not collect is lost.
+    ///
     /// # Errors
     /// The device refuses or is lost. Every running sequence is then dropped: its state is unknown.
     pub async fn step(&mut self) -> Result<StepReport> {
-        self.admit();
-        let plan = self.plan();
-        if plan.chunks.is_empty() {
-            return Ok(StepReport::default());
+        let report = self.any_step().await;
+        if report.is_err() {
+            self.forget();
         }
-        let output = match self.run(&plan).await {
-            Ok(output) => output,
-            Err(error) => {
-                self.forget();
-                return Err(error);
+        report
+    }
+
+    async fn any_step(&mut self) -> Result<StepReport> {
+        if !self.flies() {
+            self.admit();
+            let plan = self.plan();
+            if plan.chunks.is_empty() {
+                return Ok(StepReport::default());
             }
-        };
-        for chunk in &plan.chunks {
+            match self.flown(&plan) {
+                Some(rows) => self.take_off(&plan, &rows)?,
+                None => return self.lone_step(&plan).await,
+            }
+        }
+        self.fly().await
+    }
+
+    async fn lone_step(&mut self, plan: &Plan) -> Result<StepReport> {
+        let output = self.run(plan).await?;
+        self.advance(&plan.chunks);
+        let rows = plan.samples.iter().map(|(slot, _)| *slot);
+        Ok(StepReport {
+            events: self.take(rows.enumerate(), &output),
+            prefill_rows: plan.prefill_rows,
+            decode_rows: plan.rows - plan.prefill_rows,
+        })
+    }
+
+    fn advance(&mut self, chunks: &[Chunk]) {
+        for chunk in chunks {
             if let Some(sequence) = &mut self.slots[chunk.slot] {
                 sequence.position += chunk.tokens.len();
             }
         }
-        let events = self.sample(&plan, output);
-        Ok(StepReport {
-            events,
-            prefill_rows: plan.prefill_rows,
-            decode_rows: plan.rows - plan.prefill_rows,
-        })
     }
 
     /// Gives free slots to waiting sequences: the one that holds most of the prompt, else one that holds least.
@@ -284,12 +313,13 @@ impl Engine {
         self.session.forward(&batch, want).await
     }
 
-    fn sample(&mut self, plan: &Plan, output: Output) -> Vec<Event> {
+    /// Gives rows of an output, by their index, to the sequences in slots.
+    fn take(&mut self, rows: impl Iterator<Item = (usize, usize)>, output: &Output) -> Vec<Event> {
         let context = self.session.limits().context;
-        let mut events = Vec::with_capacity(plan.samples.len());
-        for (index, &(slot, _)) in plan.samples.iter().enumerate() {
+        let mut events = Vec::new();
+        for (index, slot) in rows {
             let Some(sequence) = &mut self.slots[slot] else { continue };
-            let event = sequence.take(&output, index, context);
+            let event = sequence.take(output, index, context);
             if event.finish.is_some() {
                 self.release(slot);
             }
@@ -323,9 +353,7 @@ impl Sequence {
     fn take(&mut self, output: &Output, index: usize, context: usize) -> Event {
         let choice = match output {
             Output::Logits(rows) => self.sampler.pick(&rows[index]),
-            Output::Tokens(tokens) => {
-                Ok(Choice { token: tokens[index], log_probability: None, top: Vec::new() })
-            }
+            Output::Tokens(tokens) => self.sampler.chosen(tokens[index]),
             Output::Nothing => Err(Error::request("step: no output for a sampled row")),
         };
         let choice = match choice {
@@ -335,11 +363,12 @@ impl Sequence {
                 return Event { id: self.id, choice: None, finish, cached: self.cached };
             }
         };
+        let ran = self.tokens.len();
         self.tokens.push(choice.token);
         let generated = self.tokens.len() - self.prompt_len;
         let finish = if self.stop_ids.contains(&choice.token) {
             Some(Finish::StopToken)
-        } else if generated >= self.max_tokens || self.position >= context {
+        } else if generated >= self.max_tokens || ran >= context {
             Some(Finish::Length)
         } else {
             None

@@ -4,6 +4,7 @@
 //! min-p; draw. Log-probabilities are those of the model itself: the log-softmax of the logits as
 //! they came, before any of these.
 
+mod draw;
 mod options;
 mod random;
 #[cfg(test)]
@@ -12,6 +13,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
+pub(crate) use draw::choose;
+pub use draw::{DrawRow, MOST_CANDIDATES};
 pub use options::{MAX_LOGPROBS, SamplingOptions, SamplingWishes};
 pub use random::Random;
 
@@ -127,40 +130,46 @@ impl Sampler {
     }
 
     fn choose(&mut self, scores: &[f32]) -> Result<u32> {
-        let (token, highest) = argmax(scores).ok_or_else(|| {
-            Error::request("sampling: every token is excluded (all logits are -inf)")
-        })?;
-        if self.options.temperature == 0.0 || self.options.top_k == 1 {
-            return Ok(token);
-        }
-        self.take_candidates(scores, highest);
-        if self.options.top_p < 1.0 {
-            keep_nucleus(&mut self.candidates, self.options.top_p);
-        }
-        // Weights are relative to the best token's, which is 1.
-        let floor = self.options.min_p;
-        if floor > 0.0 {
-            self.candidates.retain(|(_, weight)| *weight >= floor);
-        }
-        Ok(draw(&self.candidates, self.random.unit()).unwrap_or(token))
-    }
-
-    /// Every token that top-k leaves, with its weight exp((score - highest) / temperature).
-    fn take_candidates(&mut self, scores: &[f32], highest: f32) {
-        let top_k = index(self.options.top_k);
+        let mut row = self.options.row(&self.random);
+        let few = index(row.top_k) < scores.len() && row.top_k > 0;
         let candidates = &mut self.candidates;
         candidates.clear();
-        if top_k > 0 && top_k < scores.len() {
-            candidates.extend(best(scores, top_k));
-        } else {
-            candidates.extend((0..).zip(scores.iter().copied()));
+        match (row.is_greedy(), few) {
+            (true, _) => candidates.extend(argmax(scores)),
+            (false, true) => candidates.extend(best(scores, index(row.top_k))),
+            (false, false) => candidates.extend((0..).zip(scores.iter().copied())),
         }
-        let scale = 1.0 / f64::from(self.options.temperature);
-        for (_, score) in candidates.iter_mut() {
-            *score = (f64::from(*score - highest) * scale).max(f64::from(f32::MIN)) as f32;
-            *score = score.exp();
+        let token = choose(candidates, &mut row);
+        self.random = row.random();
+        token.ok_or_else(|| {
+            Error::request("sampling: every token is excluded (all logits are -inf)")
+        })
+    }
+
+    /// How a device chooses the next token; none where only the host can: the logits are changed or asked for, or the
+    /// candidates are more than a device sorts.
+    pub fn row(&self) -> Option<DrawRow> {
+        let mut row = self.options.row(&self.random);
+        if index(row.top_k) >= self.vocabulary {
+            row.top_k = 0;
         }
-        candidates.retain(|(_, weight)| *weight > 0.0);
+        let few = row.top_k <= MOST_CANDIDATES && (row.top_k > 0 || row.top_p == 1.0);
+        let able = self.options.logprobs.is_none() && !self.options.processes_logits();
+        (able && (row.is_greedy() || few)).then_some(row)
+    }
+
+    /// Takes note of the token that a device chose by [`Sampler::row`].
+    pub fn chosen(&mut self, token: u32) -> Result<Choice> {
+        if index(token) >= self.vocabulary {
+            return Err(Error::request(
+                "sampling: the logits hold no usable numbers; the forward pass gave none",
+            ));
+        }
+        if !self.options.row(&self.random).is_greedy() {
+            self.random.bits();
+        }
+        *self.seen.entry(token).or_default() += 1;
+        Ok(Choice { token, log_probability: None, top: Vec::new() })
     }
 }
 
@@ -175,11 +184,16 @@ pub fn likeliest(logits: &[f32]) -> u32 {
 
 /// The highest score and the lowest id that has it; nothing where all are -inf.
 fn argmax(scores: &[f32]) -> Option<(u32, f32)> {
+    argmax_of((0..).zip(scores.iter().copied()))
+}
+
+/// The first candidate of the highest score; nothing where all are -inf.
+fn argmax_of(candidates: impl Iterator<Item = (u32, f32)>) -> Option<(u32, f32)> {
     let mut found = None;
     let mut highest = f32::NEG_INFINITY;
-    for (id, score) in (0..).zip(scores) {
-        if *score > highest {
-            highest = *score;
+    for (id, score) in candidates {
+        if score > highest {
+            highest = score;
             found = Some((id, highest));
         }
     }
@@ -215,51 +229,6 @@ fn best(scores: &[f32], count: usize) -> Vec<(u32, f32)> {
         }
     }
     list
-}
-
-/// Keep the fewest best candidates whose share of the weight is at least `top_p`.
-///
-/// Sorts only as many as that takes: 256, then four times more until the share is reached.
-fn keep_nucleus(candidates: &mut Vec<(u32, f32)>, top_p: f32) {
-    let total: f64 = candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
-    let wanted = total * f64::from(top_p);
-    let mut sorted = 256;
-    loop {
-        let whole = sorted >= candidates.len();
-        let part = if whole {
-            &mut candidates[..]
-        } else {
-            candidates.select_nth_unstable_by(sorted, by_score);
-            &mut candidates[..sorted]
-        };
-        part.sort_unstable_by(by_score);
-        let mut share = 0.0;
-        let reached = part.iter().position(|(_, weight)| {
-            share += f64::from(*weight);
-            share >= wanted
-        });
-        if let Some(last) = reached {
-            candidates.truncate(last + 1);
-            return;
-        }
-        if whole {
-            return;
-        }
-        sorted *= 4;
-    }
-}
-
-/// The candidate at `unit` (in 0..1) of the total weight.
-fn draw(candidates: &[(u32, f32)], unit: f64) -> Option<u32> {
-    let total: f64 = candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
-    let mut left = unit * total;
-    for (token, weight) in candidates {
-        left -= f64::from(*weight);
-        if left < 0.0 {
-            return Some(*token);
-        }
-    }
-    candidates.last().map(|(token, _)| *token)
 }
 
 fn log_sum_exp(logits: &[f32]) -> f32 {

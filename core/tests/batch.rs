@@ -1,7 +1,7 @@
 //! A batch is validated once, for everything that a caller can get wrong.
 
 use proptest::prelude::*;
-use whipsnake_core::batch::{Batch, BatchLimits, Chunk, RowPlace, Segment};
+use whipsnake_core::batch::{Batch, BatchLimits, BatchShape, Chunk, RowPlace, Segment};
 
 const LIMITS: BatchLimits = BatchLimits { slots: 4, context: 16, vocabulary: 10, rows: 8 };
 
@@ -101,6 +101,19 @@ fn places_follow_segments_and_padding_belongs_to_none() {
     assert_eq!(batch.places(4), want);
     assert_eq!((batch.rows(), batch.longest(), batch.context()), (3, 2, 6));
     assert_eq!(batch.last_rows(), [0, 2]);
+}
+
+#[test]
+fn a_growing_sequence_meets_few_shapes_none_too_small() {
+    let shape = |context| BatchShape { rows: 1, segments: 1, longest: 1, context };
+    let grown = |context| {
+        let bound = shape(context).in_steps().context;
+        assert!(bound >= context && bound <= context + context / 4 + 256, "{context}: {bound}");
+        bound
+    };
+    let met: std::collections::BTreeSet<usize> = (1..=32_768).map(grown).collect();
+    assert_eq!(met.len(), 8 + 4 * 4);
+    assert_eq!(shape(700).in_steps(), shape(768));
 }
 
 proptest! {

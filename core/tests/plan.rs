@@ -17,6 +17,7 @@ fn request(widen: bool) -> Request {
     let policy = Policy {
         activations: DType::BF16,
         kv: DType::BF16,
+        state: DType::F32,
         alignment: 256,
         group_experts_from: 2,
         matrix_scales: MatrixScales::All,
@@ -125,7 +126,7 @@ norm               53   278.250 KiB   556.500 KiB  f32
 head                1   672.000 MiB   672.000 MiB  bf16
 unused           5968    23.312 KiB           0 B  not run
 weights         24147    18.012 GiB    18.013 GiB
-state                                 190.469 MiB  4 sequences of 47.617 MiB
+state                                 190.469 MiB  4 sequences of 47.617 MiB (f32)
 kv                                     96.000 MiB  4 sequences x 4096 tokens of 6,144 bytes (bf16)
 scratch ";
     assert_eq!(text[..want.len()], *want);

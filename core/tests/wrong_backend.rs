@@ -8,7 +8,7 @@ use whipsnake_core::cpu::{Cpu, CpuBuffer};
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::*;
 use whipsnake_core::tensor::{DType, Tensor};
-use whipsnake_core::weight::{StoredWeight, Weight};
+use whipsnake_core::weight::{LocalFuture, StoredWeight, Weight};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
@@ -97,6 +97,10 @@ impl Backend for Wrong {
         std::future::ready(pollster::block_on(self.cpu.read(&window(from))))
     }
 
+    fn read_later(&self, from: &Tensor<Self>) -> Result<LocalFuture<'static, Result<Vec<u8>>>> {
+        self.cpu.read_later(&window(from))
+    }
+
     fn ledger(&self) -> Ledger {
         self.cpu.ledger()
     }
@@ -165,7 +169,7 @@ impl Backend for Wrong {
         ssm_scan: SsmScan<Self>, rope: Rope<Self>, kv_append: KvAppend<Self>, attention: Attention<Self>,
         activate: Activate<Self>, moe_route: MoeRoute<Self>, moe_group: MoeGroup<Self>,
         moe_matmul: MoeMatmul<'_, Self>, moe_combine: MoeCombine<Self>, add: Add<Self>, scale: Scale<Self>,
-        select_rows: SelectRows<Self>, top_k: TopK<Self>, copy_slot: CopySlot<Self>,
+        select_rows: SelectRows<Self>, top_k: TopK<Self>, draw: Draw<Self>, copy_slot: CopySlot<Self>,
     }
 }
 

@@ -12,6 +12,7 @@ mod common_phase_products;
 mod common_phases;
 mod common_vec;
 mod copy_slot;
+mod draw;
 mod embed;
 mod gated_norm_matmul;
 mod gated_rms_norm;
@@ -45,6 +46,7 @@ pub(crate) use common_phase::{CHOICE, Phase, Products};
 #[cfg(test)]
 pub(crate) use common_phase::{Choice, Unit};
 pub(crate) use copy_slot::copy_slot;
+pub(crate) use draw::draw;
 pub(crate) use embed::embed;
 pub(crate) use gated_norm_matmul::gated_norm_matmul;
 pub(crate) use gated_rms_norm::gated_rms_norm;

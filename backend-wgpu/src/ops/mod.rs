@@ -7,6 +7,7 @@ pub(crate) mod argmax;
 pub(crate) mod attention;
 pub(crate) mod causal_conv1d;
 pub(crate) mod copy_slot;
+pub(crate) mod draw;
 pub(crate) mod embed;
 pub(crate) mod gated_rms_norm;
 pub(crate) mod kv_append;
@@ -44,6 +45,7 @@ pub fn kernels() -> Vec<Kernel> {
         attention::kernels(),
         causal_conv1d::kernels(),
         copy_slot::kernels(),
+        vec![draw::kernel()],
         embed::kernels(),
         gated_rms_norm::kernels(),
         kv_append::kernels(),

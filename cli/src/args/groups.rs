@@ -32,6 +32,18 @@ pub struct BackendArgs {
     /// How keys and values are kept, where not as the precision says: for CUDA
     #[arg(long, value_enum, value_name = "TYPE")]
     pub kv: Option<Kv>,
+    /// How the state of Mamba2 layers is kept: for CUDA
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub state: Option<StateType>,
+}
+
+/// How the state of Mamba2 layers is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StateType {
+    /// Four bytes a number
+    F32,
+    /// Two: half the memory and traffic of decoding many sequences, rounded once a step
+    Bf16,
 }
 
 /// How keys and values are kept.

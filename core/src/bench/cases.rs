@@ -73,13 +73,13 @@ async fn scans<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Re
     {
         let segments = data.segments(count, len, if len == 1 { 100 } else { 0 })?;
         let (rows, slots) = ((count * len) as usize, count as usize);
-        let state_bytes = slots * INNER * STATE * 4;
+        let state_bytes = slots * INNER * STATE * device.policy().state.bytes();
         let conv = data.activation(rows, CONV)?;
         let params = data.values(3, HEADS, Fill::Uniform(0.0, 1.0))?;
         let dt = data.activation(rows, HEADS)?;
         let out = output(device, rows, INNER, activations)?;
         let states: Vec<_> = (0..sets(state_bytes))
-            .map(|_| data.values(slots * INNER, STATE, Fill::Normal(1.0)))
+            .map(|_| data.tensor(slots * INNER, STATE, device.policy().state))
             .collect::<Result<_>>()?;
         let op = |state: &Tensor<B>| SsmScan {
             x: conv.columns(0, INNER),

@@ -184,11 +184,24 @@ impl<'a, B: Backend> Rig<'a, B> {
     /// # Errors
     /// The back end's.
     pub fn output_u32(&self, name: &str, rows: usize, cols: usize) -> Result<Tensor<B>> {
+        self.watched_u32(name, [rows, cols], &vec![u32::MAX; rows * cols])
+    }
+
+    /// A u32 operand that the op updates: given values, ringed, compared exactly. `shape`
+    ///
+    /// # Errors
+    /// The back end's.
+    pub fn watched_u32(
+        &self,
+        name: &str,
+        [rows, cols]: [usize; 2],
+        values: &[u32],
+    ) -> Result<Tensor<B>> {
         let ring = ring_rows(cols);
         let whole =
             self.backend.tensor(rows + 2 * ring, cols, DType::U32, Memory::Scratch, name)?;
         let mut all = vec![CANARY_U32; (rows + 2 * ring) * cols];
-        all[ring * cols..][..rows * cols].fill(u32::MAX);
+        all[ring * cols..][..rows * cols].copy_from_slice(values);
         self.backend.write(&whole, bytemuck::cast_slice(&all))?;
         let window = whole.row_range(ring, rows);
         self.watch(name, whole, window.clone(), 0, Tolerance::EXACT);

@@ -289,7 +289,7 @@ pub(super) fn embed(op: &Embed<'_, Cpu>) {
     let table = Matrix::of(op.table, 0);
     let arch = Arch::new();
     for (out, token) in out.rows().zip(tokens) {
-        arch.dispatch(Lookup { table, row: to_usize(token), out });
+        arch.dispatch(Lookup { table, row: to_usize(token).min(op.table.rows - 1), out });
         out.iter_mut().for_each(|v| *v *= op.scale * table.scale);
     }
 }

@@ -16,7 +16,7 @@ use crate::backend::{Backend, Ledger, MatrixScales, Memory, Policy, StepKey};
 use crate::error::Result;
 use crate::ops::*;
 use crate::tensor::{DType, Tensor};
-use crate::weight::{StoredWeight, Weight};
+use crate::weight::{LocalFuture, StoredWeight, Weight};
 pub use buffer::CpuBuffer;
 pub(crate) use buffer::{narrow, widen};
 pub use parallel::{STRETCH, join_thread_pool, share};
@@ -36,6 +36,7 @@ enum Forms {
 /// The last resort where there is no GPU, and the definition that GPUs are held to. Arithmetic is f32.
 pub struct Cpu {
     forms: Forms,
+    ahead: bool,
     ledger: Rc<RefCell<Ledger>>,
     marks: RefCell<Vec<Instant>>,
 }
@@ -57,8 +58,14 @@ impl Cpu {
         Self::with(Forms::Reference)
     }
 
+    /// The same, with steps queued before the ones before them are read. That gains nothing here, but shows that nothing
+    /// changes where it does.
+    pub fn ahead() -> Self {
+        Self { ahead: true, ..Self::new() }
+    }
+
     fn with(forms: Forms) -> Self {
-        Self { forms, ledger: Rc::default(), marks: RefCell::default() }
+        Self { forms, ahead: false, ledger: Rc::default(), marks: RefCell::default() }
     }
 }
 
@@ -78,6 +85,7 @@ macro_rules! forms {
 
 impl Backend for Cpu {
     const READS_IN_PLACE: bool = true;
+    const STATES: &[DType] = &[DType::F32, DType::BF16];
 
     type Buffer = CpuBuffer;
 
@@ -89,6 +97,7 @@ impl Backend for Cpu {
         Policy {
             activations: DType::F32,
             kv: DType::F32,
+            state: DType::F32,
             alignment: 4,
             group_experts_from: 2,
             matrix_scales: MatrixScales::Host,
@@ -114,6 +123,14 @@ impl Backend for Cpu {
 
     async fn read(&self, from: &Tensor<Self>) -> Result<Vec<u8>> {
         Ok(from.read_bytes())
+    }
+
+    fn read_later(&self, from: &Tensor<Self>) -> Result<LocalFuture<'static, Result<Vec<u8>>>> {
+        Ok(Box::pin(std::future::ready(Ok(from.read_bytes()))))
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.ahead
     }
 
     fn ledger(&self) -> Ledger {
@@ -156,6 +173,7 @@ impl Backend for Cpu {
         select_rows: SelectRows<Self> => pointwise::select_rows,
         argmax: Argmax<Self> => pointwise::argmax,
         top_k: TopK<Self>,
+        draw: Draw<Self>,
         copy_slot: CopySlot<Self>,
     }
 }

@@ -87,11 +87,12 @@ fn slot(state: &mut [f32], segment: SegmentView, size: usize) -> &mut [f32] {
 
 pub(super) fn ssm_scan(op: &SsmScan<Cpu>) {
     let inputs = [&op.x, &op.b, &op.c, &op.dt].map(|t| t.f32_rows());
-    let (Some(mut out), [Some(x), Some(b), Some(c), Some(dt)]) = (op.out.f32_rows_mut(), inputs)
+    let updated = (op.out.f32_rows_mut(), op.state.f32_rows_mut());
+    let ((Some(mut out), Some(mut state)), [Some(x), Some(b), Some(c), Some(dt)]) =
+        (updated, inputs)
     else {
         return op.reference();
     };
-    let Some(mut state) = op.state.f32_rows_mut() else { return };
     let (heads, head_dim, n) = (op.heads(), op.head_dim, op.state_size);
     let params = op.head_params.dense();
     let (groups, [least, most]) = (op.groups(), op.dt_limit);

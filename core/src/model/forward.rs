@@ -58,14 +58,25 @@ impl<B: Backend> Forward<'_, B> {
         weights: &Weights<B>,
         indices: Tensor<B>,
     ) -> Result<Tensor<B>> {
-        let count = indices.rows();
-        let chosen = self.scratch.get("out.stream", count, spec.hidden);
-        let normed = self.scratch.get("out.normed", count, spec.hidden);
-        let logits = self.scratch.get("out.logits", count, spec.vocabulary);
+        let chosen = self.scratch.get("out.stream", indices.rows(), spec.hidden);
         let stream = self.rows("stream", spec.hidden);
         self.step.run(&SelectRows { x: stream, indices, out: chosen.clone() })?;
-        let lead =
-            Lead { norm: &weights.final_norm, stream: &chosen, normed, first: true, keep: false };
+        self.head(spec, weights, &chosen)
+    }
+
+    /// Logits of rows that left the last block. `stream: [count, hidden] f32`, result `[count, vocabulary] f32`
+    ///
+    /// # Errors
+    /// An op refuses or the back end does.
+    pub fn head(
+        &self,
+        spec: &ModelSpec,
+        weights: &Weights<B>,
+        stream: &Tensor<B>,
+    ) -> Result<Tensor<B>> {
+        let normed = self.scratch.get("out.normed", stream.rows(), spec.hidden);
+        let logits = self.scratch.get("out.logits", stream.rows(), spec.vocabulary);
+        let lead = Lead { norm: &weights.final_norm, stream, normed, first: true, keep: false };
         self.after_norm(&lead, vec![lead.product(&weights.head, None, &logits)], None)?;
         if spec.logit_scale != 1.0 {
             self.step.run(&Scale { x: logits.clone(), factor: spec.logit_scale })?;
@@ -74,7 +85,7 @@ impl<B: Backend> Forward<'_, B> {
     }
 
     /// A dense activation with a row for each row of the step.
-    pub(super) fn rows(&self, name: &str, cols: usize) -> Tensor<B> {
+    pub(crate) fn rows(&self, name: &str, cols: usize) -> Tensor<B> {
         self.scratch.get(name, self.segments.shape.rows, cols)
     }
 

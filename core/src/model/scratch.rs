@@ -2,7 +2,10 @@
 
 use super::spec::{AttentionSpec, Mamba2Spec, MixerSpec, MlpSpec, ModelSpec, MoeSpec};
 use crate::backend::{Backend, Memory, Policy};
+use crate::batch::to_usize;
 use crate::error::Result;
+use crate::ops::DRAW_WORDS;
+use crate::sampling::MOST_CANDIDATES;
 use crate::tensor::{DType, Tensor};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -62,6 +65,10 @@ pub fn areas(spec: &ModelSpec, policy: &Policy, dims: &Dims) -> Vec<Area> {
     list.add("out.normed", dims.outputs, spec.hidden, policy.activations);
     list.add("out.logits", dims.outputs, spec.vocabulary, DType::F32);
     list.add("out.tokens", dims.outputs, 1, DType::U32);
+    list.add("out.draws", dims.slots.min(rows), DRAW_WORDS, DType::U32);
+    let candidates = to_usize(MOST_CANDIDATES).min(spec.vocabulary);
+    list.add("out.values", dims.outputs, candidates, DType::F32);
+    list.add("out.columns", dims.outputs, candidates, DType::U32);
     list.areas.into_values().collect()
 }
 

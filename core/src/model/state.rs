@@ -14,7 +14,7 @@ pub enum MixerState<B: Backend> {
     Mamba2 {
         /// `[slots * channels, conv_width - 1] f32`
         conv: Tensor<B>,
-        /// `[slots * heads * head_dim, state] f32`
+        /// `[slots * heads * head_dim, state]`
         ssm: Tensor<B>,
     },
     /// Keys and values of an attention mixer.
@@ -65,7 +65,7 @@ fn mixer_areas(mixer: &MixerSpec, policy: &Policy, dims: &Dims) -> Vec<StateArea
                 m.conv_width - 1,
                 DType::F32,
             ),
-            area(Memory::State, "recurrent state", m.inner(), m.state_size, DType::F32),
+            area(Memory::State, "recurrent state", m.inner(), m.state_size, policy.state),
         ],
         MixerSpec::Attention(a) => vec![
             area(Memory::Kv, "keys", dims.context, a.kv_width(), policy.kv),

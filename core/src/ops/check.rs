@@ -59,6 +59,18 @@ pub(super) fn f32<B: Backend>(
     shape(op, operand, tensor, want, meaning)
 }
 
+/// State of the given shape, f32 or bf16.
+pub(super) fn state<B: Backend>(
+    op: &str,
+    operand: &str,
+    tensor: &Tensor<B>,
+    want: [usize; 2],
+    meaning: &str,
+) -> Result<()> {
+    dtype(op, operand, tensor, &[DType::F32, DType::BF16])?;
+    shape(op, operand, tensor, want, meaning)
+}
+
 /// A u32 table of the given shape.
 pub(super) fn u32<B: Backend>(
     op: &str,

@@ -11,7 +11,8 @@ use crate::weight::{Format, Weight};
 
 /// Looks token embeddings up. Padding rows hold token 0.
 pub struct Embed<'a, B: Backend> {
-    /// Token ids, below the table's rows. `[rows, 1] u32`
+    /// Token ids, below the table's rows; what one past them gives is not defined, and nothing outside the table is read: a
+    /// choice of the device that failed leaves such a token. `[rows, 1] u32`
     pub tokens: Tensor<B>,
     /// Embedding table. `[vocabulary, hidden]`
     pub table: &'a Weight<B>,
@@ -55,7 +56,8 @@ impl Embed<'_, Cpu> {
     pub fn reference(&self) {
         let mut out = Vec::with_capacity(self.out.rows() * self.out.cols());
         for token in self.tokens.dense_u32() {
-            let row = self.table.row(0, crate::batch::to_usize(token));
+            let token = crate::batch::to_usize(token).min(self.table.rows - 1);
+            let row = self.table.row(0, token);
             out.extend(row.iter().map(|v| self.scale * v));
         }
         self.out.fill(&out);

@@ -7,7 +7,7 @@
 //!
 //! `S` is `[head_dim, state]`, carried from row to row of a segment and from step to step in its slot. Head `h` reads
 //! the `B` and `C` of group `h / (heads / groups)`. The sequential form is the definition; a chunked kernel is a faster
-//! implementation of it. Everything is f32.
+//! implementation of it. Everything is f32; a state that is kept in bf16 is rounded once, at the end of a segment.
 
 use super::check;
 use crate::backend::Backend;
@@ -36,7 +36,7 @@ pub struct SsmScan<B: Backend> {
     pub head_dim: usize,
     /// Size of the state of one channel.
     pub state_size: usize,
-    /// States. `[slots * heads * head_dim, state] f32`
+    /// States, f32, or bf16 where the back end says so. `[slots * heads * head_dim, state]`
     pub state: Tensor<B>,
     /// Which rows are whose.
     pub segments: Segments<B>,
@@ -97,7 +97,7 @@ impl<B: Backend> Op<B> for SsmScan<B> {
             "A_log D dt_bias, heads",
         )?;
         let slots = self.state.rows() / inner.max(1);
-        check::f32(
+        check::state(
             Self::NAME,
             "state",
             &self.state,
@@ -182,16 +182,20 @@ pub(super) struct SsmScanCase {
     dt: Fill,
     dt_limit: [f32; 2],
     a_log: Fill,
+    /// How the state is kept.
+    state: DType,
 }
 
-/// Every size that families use and its neighbours in a mixed batch; long segments; extreme steps and decays.
-pub(super) fn cases() -> Vec<SsmScanCase> {
+/// Every size that families use and its neighbours in a mixed batch; long segments; extreme steps and decays; and, where
+/// the back end keeps state in `states`, sizes of every form in each.
+pub(super) fn cases(states: &[DType]) -> Vec<SsmScanCase> {
     let case = |ragged, sizes| SsmScanCase {
         ragged,
         sizes,
         dt: Fill::Normal(1.0),
         dt_limit: [0.0, f32::INFINITY],
         a_log: Fill::Uniform(0.0, 2.77),
+        state: DType::F32,
     };
     let mixed = |sizes| case(Ragged::MIXED, sizes);
     let mut cases: Vec<_> = [1, 16, 20, 96, 100, 128, 256].map(|n| mixed([4, 16, n, 2])).into();
@@ -214,6 +218,13 @@ pub(super) fn cases() -> Vec<SsmScanCase> {
     let long = case(Ragged::LONG, [4, 8, 16, 1]);
     cases.push(SsmScanCase { a_log: Fill::Constant(-8.0), ..long });
     cases.push(SsmScanCase { a_log: Fill::Constant(5.0), ..long });
+    for &state in states.iter().filter(|dtype| **dtype != DType::F32) {
+        let sizes = [[4, 16, 20, 2], [4, 16, 100, 2], [2, 64, 128, 1], [2, 16, 256, 1]];
+        for ragged in [Ragged::MIXED, Ragged::DECODE, Ragged::FIRST, Ragged::LONG] {
+            cases.extend(sizes.map(|sizes| SsmScanCase { state, ..case(ragged, sizes) }));
+        }
+        cases.push(SsmScanCase { state, ..case(Ragged::DECODE, [2, 256, 1024, 1]) });
+    }
     cases
 }
 
@@ -224,6 +235,9 @@ impl Case for SsmScanCase {
             "{heads} heads of {head_dim} state {n} groups {groups}, {}",
             self.ragged.name()
         );
+        if self.state != DType::F32 {
+            name += &format!(" in {}", self.state);
+        }
         name += &format!(", dt {:?} in {:?}, A_log {:?}", self.dt, self.dt_limit, self.a_log);
         name
     }
@@ -248,7 +262,7 @@ impl Case for SsmScanCase {
             dt_limit: self.dt_limit,
             head_dim,
             state_size: n,
-            state: rig.state_of("state", shape, DType::F32, &state, tolerance)?,
+            state: rig.state_of("state", shape, self.state, &state, tolerance)?,
             segments: rig.segments(&self.ragged)?,
             out: rig.output("out", rows, inner, rig.activations(), tolerance)?,
         })

@@ -31,7 +31,8 @@ impl fmt::Display for Plan {
             writeln!(f, "{class:<12} {:>8} {:>13} {:>13}  {of}", "", "", bytes(total))
         };
         let each = bytes(self.state_bytes_per_sequence);
-        line(f, "state", self.memory.state, &format!("{} sequences of {each}", dims.slots))?;
+        let of = format!("{} sequences of {each} ({})", dims.slots, self.request.policy.state);
+        line(f, "state", self.memory.state, &of)?;
         let (each, kv) = (grouped(self.kv_bytes_per_token), self.request.policy.kv);
         let of =
             format!("{} sequences x {} tokens of {each} bytes ({kv})", dims.slots, dims.context);

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use bytemuck::Zeroable;
 use serde::Deserialize;
 
+use super::draw::DrawRow;
+use super::random::Random;
 use crate::error::{Error, Result};
 
 /// The most log-probabilities for each token, as in the OpenAI API.
@@ -140,6 +143,19 @@ impl SamplingOptions {
     /// Whether the choice is the argmax of the logits and nothing else is asked for.
     pub fn is_plain_greedy(&self) -> bool {
         self.temperature == 0.0 && self.logprobs.is_none() && !self.processes_logits()
+    }
+
+    /// The choice as devices make it, with random numbers from `random` on.
+    pub(super) fn row(&self, random: &Random) -> DrawRow {
+        let mut row = DrawRow {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            ..DrawRow::zeroed()
+        };
+        row.set_random(random);
+        row
     }
 
     /// Whether the logits change before the choice.

@@ -15,6 +15,16 @@ impl Random {
         Self { state: seed }
     }
 
+    /// The sequence of a state that was asked for before.
+    pub(super) fn at(state: u64) -> Self {
+        Self { state }
+    }
+
+    /// Where the sequence is.
+    pub(super) fn state(&self) -> u64 {
+        self.state
+    }
+
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GAMMA);

@@ -198,4 +198,16 @@ fn choices_of_tokens() {
         TopK { indices: u(3, 5), ..top_k() },
         "top_k: indices is [3, 5], want [3, 4] (rows of x, k)",
     );
+    let draw = || Draw { x: t(3, 8), columns: Some(u(3, 8)), rows: u(3, 8), out: u(3, 1) };
+    refused(Draw { x: t(3, 0), ..draw() }, "draw: x has no columns");
+    refused(
+        Draw { columns: Some(u(3, 7)), ..draw() },
+        "draw: columns is [3, 7], want [3, 8] (rows of x, cols of x)",
+    );
+    refused(
+        Draw { x: t(3, 1025), columns: Some(u(3, 1025)), ..draw() },
+        "draw: 1025 candidates, want at most 1024",
+    );
+    refused(Draw { rows: u(2, 8), ..draw() }, "draw: rows is [2, 8], want [3, 8] (rows of x, 8)");
+    refused(Draw { out: t(3, 1), ..draw() }, "draw: out is f32, want u32");
 }

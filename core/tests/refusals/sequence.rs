@@ -100,7 +100,10 @@ fn ssm_scan() {
         SsmScan { state: t(17, 5), ..op() },
         "ssm_scan: state is [17, 5], want [16, 5] (slots * heads * head_dim, state)",
     );
-    refused(SsmScan { state: of(DType::F16, 16, 5), ..op() }, "ssm_scan: state is f16, want f32");
+    refused(
+        SsmScan { state: of(DType::F16, 16, 5), ..op() },
+        "ssm_scan: state is f16, want f32 or bf16",
+    );
     let text =
         "ssm_scan: segments.places is [4, 4], want [3, 4] (rows of x, slot position segment index)";
     refused(SsmScan { segments: tables(4), ..op() }, text);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use whipsnake_core::session::{Mode, Output, Session, Want};
 
-use super::measure::{decode_batch, prefill};
+use super::measure::{decode, decode_batch, prefill};
 
 /// Tokens that are compared.
 pub const TOKENS: usize = 64;
@@ -46,14 +46,8 @@ pub fn run(session: &mut dyn Session, sequences: usize, prompt: usize) -> anyhow
         ("unfused", Mode { replay: false, fused: false }),
     ];
     session.set_mode(Mode::default());
-    let mut chosen = vec![prefill(session, sequences, prompt)?];
-    for step in 0..TOKENS {
-        let batch = decode_batch(session, &chosen[step], prompt + step)?;
-        match pollster::block_on(session.forward(&batch, Want::Greedy(&batch.last_rows())))? {
-            Output::Tokens(tokens) => chosen.push(tokens),
-            _ => anyhow::bail!("the step gave no tokens"),
-        }
-    }
+    let first = prefill(session, sequences, prompt)?;
+    let chosen = decode(session, first, prompt, TOKENS)?;
     let mut differences = Vec::new();
     for (name, mode) in ways {
         session.set_mode(mode);

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use whipsnake_core::batch::{Batch, Chunk};
-use whipsnake_core::session::{Output, Session, Want};
+use whipsnake_core::session::{Choose, Output, Session, Want};
 
 use super::report::{Figure, Phase};
 
@@ -18,12 +18,10 @@ pub fn run(
     let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
     for run in 0..=repeat {
         let started = Instant::now();
-        let mut last = prefill(session, sequences, prompt)?;
+        let last = prefill(session, sequences, prompt)?;
         let prefilled = started.elapsed().as_secs_f64();
         let started = Instant::now();
-        for step in 0..decode {
-            last = decode_step(session, &last, prompt + step)?;
-        }
+        self::decode(session, last, prompt, decode)?;
         let decoded = started.elapsed().as_secs_f64();
         if run > 0 {
             prefills.push((prompt * sequences) as f64 / prefilled);
@@ -78,17 +76,33 @@ pub fn token(vocabulary: usize, slot: usize, position: usize) -> anyhow::Result<
     Ok(u32::try_from(mixed % u64::try_from(vocabulary)?)?)
 }
 
-/// One decode step of every sequence.
-fn decode_step(
+/// So many decode steps of every sequence, as the engine runs them; the tokens before the first and after each.
+pub fn decode(
     session: &mut dyn Session,
-    tokens: &[u32],
+    first: Vec<u32>,
     position: usize,
-) -> anyhow::Result<Vec<u32>> {
-    let batch = decode_batch(session, tokens, position)?;
-    match pollster::block_on(session.forward(&batch, Want::Greedy(&batch.last_rows())))? {
-        Output::Tokens(tokens) => Ok(tokens),
-        _ => anyhow::bail!("the step gave no tokens"),
+    steps: usize,
+) -> anyhow::Result<Vec<Vec<u32>>> {
+    let ahead = session.runs_ahead();
+    let mut chosen = vec![first];
+    for step in 0..steps {
+        let batch = decode_batch(session, &chosen[step], position + step)?;
+        if !ahead {
+            match pollster::block_on(session.forward(&batch, Want::Greedy(&batch.last_rows())))? {
+                Output::Tokens(tokens) => chosen.push(tokens),
+                _ => anyhow::bail!("the step gave no tokens"),
+            }
+            continue;
+        }
+        if step == 0 {
+            session.start(&batch, Choose::Best)?;
+        }
+        if step + 1 < steps {
+            session.follow()?;
+        }
+        chosen.push(pollster::block_on(session.collect())?);
     }
+    Ok(chosen)
 }
 
 /// A token for each of the first slots, all at one position.
