@@ -1,7 +1,7 @@
 //! The core's trait, handed on to the op hosts.
 
 use crate::Wgpu;
-use crate::buffer::{ALIGNMENT, Buffer};
+use crate::buffer::{ALIGNMENT, Buffer, WORKSPACE};
 use whipsnake_core::backend::{Backend, Ledger, MatrixScales, Memory, Policy, StepKey};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::*;
@@ -16,10 +16,11 @@ const GROUP_EXPERTS_FROM: usize = 32;
 pub const POLICY: Policy = Policy {
     activations: DType::F32,
     kv: DType::F32,
-    // 256 fits usize.
+    // Both fit usize.
     alignment: ALIGNMENT as usize,
     group_experts_from: GROUP_EXPERTS_FROM,
     matrix_scales: MatrixScales::Quantised,
+    workspace: WORKSPACE as usize,
 };
 
 /// The op methods: each goes to the function of its name in `ops/`.

@@ -58,7 +58,7 @@ pub fn kernels() -> Vec<Kernel> {
         vec![scale::kernel()],
         vec![select_rows::kernel()],
         ssm_scan::kernels(),
-        vec![top_k::kernel()],
+        top_k::kernels(),
     ] {
         list.extend(more);
     }
