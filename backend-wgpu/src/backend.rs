@@ -87,6 +87,10 @@ impl Backend for Wgpu {
         crate::ops::norm_products::encode(step, op)
     }
 
+    fn moe_up(&self, step: &Step<'_, Self>, op: &MoeUp<'_, Self>) -> Result<()> {
+        crate::ops::moe_up::encode(step, op)
+    }
+
     fn moe_down(&self, step: &Step<'_, Self>, op: &MoeDown<'_, Self>) -> Result<()> {
         crate::ops::moe_down::encode(step, op)
     }
