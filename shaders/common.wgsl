@@ -47,3 +47,8 @@ fn order_key(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
 }
+
+// The float that order_key made the integer of.
+fn order_value(key: u32) -> f32 {
+    return bitcast<f32>(select(~key, key & 0x7fffffffu, (key & 0x80000000u) != 0u));
+}

@@ -2,6 +2,8 @@
 // THREADS / LANES * OUTS outputs; those behind the last are left to `spare(i, width, which, place)`. For devices whose
 // subgroups all have SUBGROUP lanes.
 
+var<private> place_in_subgroup: u32;
+
 // Squares of a row by subgroup.
 var<workgroup> square_sums: array<f32, ROWS * THREADS / SUBGROUP>;
 
@@ -21,6 +23,7 @@ fn subgroup(
     @builtin(subgroup_invocation_id) place: u32,
 ) {
     let lane = which * SUBGROUP + place;
+    place_in_subgroup = place;
     let i = flat(group, count);
     let width = THREADS / LANES * OUTS;
     let first = begin(i, width);

@@ -56,6 +56,7 @@ impl Options {
             alignment: ALIGNMENT,
             group_experts_from: 8,
             matrix_scales: MatrixScales::All,
+            workspace: 0,
         }
     }
 }

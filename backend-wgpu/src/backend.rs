@@ -1,7 +1,7 @@
 //! The core's trait, handed on to the op hosts.
 
 use crate::Wgpu;
-use crate::buffer::{ALIGNMENT, Buffer};
+use crate::buffer::{ALIGNMENT, Buffer, WORKSPACE};
 use whipsnake_core::backend::{Backend, Ledger, MatrixScales, Memory, Policy, StepKey};
 use whipsnake_core::batch::BatchShape;
 use whipsnake_core::error::Result;
@@ -18,10 +18,11 @@ pub const POLICY: Policy = Policy {
     activations: DType::F32,
     kv: DType::F32,
     state: DType::F32,
-    // 256 fits usize.
+    // Both fit usize.
     alignment: ALIGNMENT as usize,
     group_experts_from: GROUP_EXPERTS_FROM,
     matrix_scales: MatrixScales::Quantised,
+    workspace: WORKSPACE as usize,
 };
 
 /// The op methods: each goes to the function of its name in `ops/`.
@@ -98,6 +99,10 @@ impl Backend for Wgpu {
 
     fn norm_products(&self, step: &Step<'_, Self>, op: &NormProducts<'_, Self>) -> Result<()> {
         crate::ops::norm_products::encode(step, op)
+    }
+
+    fn moe_up(&self, step: &Step<'_, Self>, op: &MoeUp<'_, Self>) -> Result<()> {
+        crate::ops::moe_up::encode(step, op)
     }
 
     fn moe_down(&self, step: &Step<'_, Self>, op: &MoeDown<'_, Self>) -> Result<()> {

@@ -2,13 +2,17 @@
 
 use crate::Wgpu;
 use crate::faults::describe;
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use whipsnake_core::backend::{Ledger, Memory};
 use whipsnake_core::error::{Error, Result};
 
 /// Buffers begin and are padded to this many bytes: the largest binding alignment that WebGPU allows a device to ask.
 pub(crate) const ALIGNMENT: u64 = 256;
+
+/// Bytes of scratch for what passes between the dispatches of one op: parts of a split context or of a long row, scales of
+/// rows.
+pub(crate) const WORKSPACE: u64 = 4 << 20;
 
 /// A device allocation; clones share it.
 #[derive(Clone)]
@@ -82,18 +86,13 @@ impl Wgpu {
         Ok(Buffer(Rc::new(Allocation { raw, id, class, books: self.books.clone() })))
     }
 
-    /// Scratch of the back end itself, allocated when an op first needs it.
-    pub(crate) fn scratch<'a>(
-        &self,
-        cell: &'a OnceCell<Buffer>,
-        bytes: u64,
-        label: &str,
-    ) -> Result<&'a Buffer> {
-        if let Some(buffer) = cell.get() {
+    /// Scratch that an op hands to its next dispatch, there from the opening of the device on.
+    pub(crate) fn workspace(&self) -> Result<&Buffer> {
+        if let Some(buffer) = self.workspace.get() {
             return Ok(buffer);
         }
-        let buffer = self.buffer(bytes, Memory::Scratch, label)?;
-        Ok(cell.get_or_init(|| buffer))
+        let buffer = self.buffer(WORKSPACE, Memory::Scratch, "workspace")?;
+        Ok(self.workspace.get_or_init(|| buffer))
     }
 
     fn create(&self, size: u64, label: &str) -> Result<wgpu::Buffer> {

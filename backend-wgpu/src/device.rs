@@ -96,10 +96,8 @@ pub struct Wgpu {
     pub(crate) pipelines: RefCell<HashMap<Kernel, Rc<Pipeline>>>,
     pub(crate) recorder: RefCell<Recorder>,
     pub(crate) staging: Rc<RefCell<Vec<wgpu::Buffer>>>,
-    /// Partial results of attention over a split context.
-    pub(crate) partials: OnceCell<Buffer>,
-    /// Scales of rows on their way into halves.
-    pub(crate) row_scales: OnceCell<Buffer>,
+    /// What passes between the dispatches of one op.
+    pub(crate) workspace: OnceCell<Buffer>,
     /// Weights on their way to the device.
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) uploads: RefCell<crate::upload::Uploads>,
@@ -162,7 +160,7 @@ impl Wgpu {
         let stamps = (options.timed != Timed::Nothing)
             .then(|| Stamps::new(&device, options.timed == Timed::Dispatches));
         let stamps = stamps.map_or_else(OnceCell::new, OnceCell::from);
-        Ok(Self {
+        let gpu = Self {
             faults: Faults::attach(&device),
             recorder: RefCell::new(Recorder::new(&device)),
             #[cfg(not(target_arch = "wasm32"))]
@@ -175,15 +173,16 @@ impl Wgpu {
             books: Rc::default(),
             pipelines: RefCell::default(),
             staging: Rc::default(),
-            partials: OnceCell::new(),
-            row_scales: OnceCell::new(),
+            workspace: OnceCell::new(),
             #[cfg(not(target_arch = "wasm32"))]
             uploads: RefCell::default(),
             #[cfg(target_arch = "wasm32")]
             staged: std::cell::Cell::new(0),
             stamps,
             report,
-        })
+        };
+        gpu.workspace()?;
+        Ok(gpu)
     }
 
     /// The device, its limits and the variants that run on it.

@@ -41,6 +41,17 @@ const NO_CONV: &str = "fn after(row: u32, col: u32, value: f32) {}\n";
 const RIDER: &str = include_str!("../../shaders/common_rider.wgsl");
 /// None.
 const NO_RIDER: &str = "fn spare(i: u32, width: u32, which: u32, place: u32) {}\n";
+/// Experts chosen beside their product.
+const CHOICE: &str = include_str!("../../shaders/common_choice.wgsl");
+/// Experts that were chosen before.
+const NO_CHOICE: &str = "@group(0) @binding(5) var<storage, read> ids: array<u32>; // [rows, top_k]
+fn expert_of(row: u32, slot: u32, first: bool) -> u32 {
+    return ids[params.ids.x + row * params.ids.y + slot];
+}
+fn is_left_out(expert: u32) -> bool {
+    return expert - params.first >= params.count;
+}
+";
 
 /// `(name, what goes before it, its text)`.
 macro_rules! shaders {
@@ -134,7 +145,7 @@ impl Kernel {
 
     /// Whether it binds more storage buffers than WebGPU promises.
     pub fn is_wide(&self) -> bool {
-        self.has("CONV") || self.has("RIDER")
+        ["CONV", "RIDER", "CHOICE"].into_iter().any(|constant| self.has(constant))
     }
 
     fn has(&self, constant: &str) -> bool {
@@ -164,6 +175,9 @@ impl Kernel {
             text.push_str(if self.has("CONV") { CONV } else { NO_CONV });
             let entry = VEC_ENTRIES.iter().find(|(name, _)| *name == self.entry);
             text.push_str(entry.expect("hosts name entries of the table").1);
+        }
+        if self.shader == "moe_matmul_vec" {
+            text.push_str(if self.has("CHOICE") { CHOICE } else { NO_CHOICE });
         }
         text.push_str(shader.text);
         text

@@ -5,6 +5,8 @@ mod choice;
 use crate::variants::{Variants, Wishes};
 use serde::Serialize;
 use std::fmt;
+#[cfg(not(target_arch = "wasm32"))]
+use std::sync::OnceLock;
 use whipsnake_core::error::{Error, Result};
 
 /// Limits of an adapter that decide what runs on it.
@@ -156,22 +158,30 @@ pub(crate) async fn choose(selector: Option<&str>) -> Result<(wgpu::Adapter, Dev
         .ok_or_else(|| Error::device("wgpu: the adapter went away while it was chosen"))
 }
 
-/// All adapters of the interfaces that were compiled in.
+/// All adapters of the interfaces that were compiled in, found once: to look again would load every driver again, and what
+/// loads them may write to standard error (Mesa does where no desktop runs: wgpu asks for every kind of window there is).
+#[cfg(not(target_arch = "wasm32"))]
 async fn adapters() -> Vec<wgpu::Adapter> {
-    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
-    #[cfg(not(target_arch = "wasm32"))]
-    return instance.enumerate_adapters(wgpu::Backends::all()).await;
-    #[cfg(target_arch = "wasm32")]
-    {
-        if !wgpu::util::is_browser_webgpu_supported().await {
-            return Vec::new();
-        }
-        let options = wgpu::RequestAdapterOptions {
-            power_preference: wgpu::PowerPreference::HighPerformance,
-            ..Default::default()
-        };
-        instance.request_adapter(&options).await.into_iter().collect()
+    static ADAPTERS: OnceLock<Vec<wgpu::Adapter>> = OnceLock::new();
+    let find = || {
+        let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+        pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()))
+    };
+    ADAPTERS.get_or_init(find).clone()
+}
+
+/// The adapter that the browser recommends.
+#[cfg(target_arch = "wasm32")]
+async fn adapters() -> Vec<wgpu::Adapter> {
+    if !wgpu::util::is_browser_webgpu_supported().await {
+        return Vec::new();
     }
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+    let options = wgpu::RequestAdapterOptions {
+        power_preference: wgpu::PowerPreference::HighPerformance,
+        ..Default::default()
+    };
+    instance.request_adapter(&options).await.into_iter().collect()
 }
 
 fn reports(adapters: &[wgpu::Adapter], selector: Option<&str>) -> Vec<DeviceReport> {

@@ -116,6 +116,13 @@ impl Variants {
         self.reduction == Reduction::Subgroup && self.workgroup_bytes >= LARGE
     }
 
+    /// Lanes of a team, where teams are subgroups.
+    pub fn lanes(self) -> Option<usize> {
+        let size = self.subgroup.filter(|_| self.reduction == Reduction::Subgroup);
+        // At most 128.
+        size.map(|size| size as usize)
+    }
+
     /// Subgroups of a workgroup of a product for few rows.
     pub fn subgroups(self, outputs: usize) -> usize {
         threads(outputs) / self.subgroup.unwrap_or(32) as usize
@@ -141,10 +148,7 @@ impl Variants {
         let fours = unit_fours(format);
         let kernel = Kernel::new(shader).with("FORMAT", format_number(format));
         let kernel = with(kernel, &[("FOURS", fours), ("ROWS", rows)]);
-        let lanes = match (self.reduction, self.subgroup) {
-            (Reduction::Subgroup, Some(size)) => Some(size as usize),
-            _ => None,
-        };
+        let lanes = self.lanes();
         // Beside what the choice of experts and sums of squares need.
         let large = self.workgroup_bytes.saturating_sub(6 << 10).min(34 << 10);
         let bytes = if self.is_large() { large } else { 12_700 };

@@ -1,11 +1,12 @@
-//! What `plan` says of the portable back end is what a session holds there.
+//! What `plan` says of the portable back end is what a session holds there, before and after it has run.
 
 use std::path::Path;
+use whipsnake_core::batch::{Batch, Chunk};
 use whipsnake_core::checkpoint::Checkpoint;
 use whipsnake_core::conformance::golden::names;
 use whipsnake_core::model::Dims;
 use whipsnake_core::plan::{Plan, Request};
-use whipsnake_core::session::{DeviceSession, Session};
+use whipsnake_core::session::{DeviceSession, Session, Want};
 use whipsnake_wgpu::{Options, POLICY, Wgpu, probe};
 
 #[test]
@@ -22,7 +23,17 @@ fn plan_is_what_a_session_allocates_to_the_byte() {
         let planned = Plan::new(&checkpoint, request).unwrap().memory;
         let gpu = Wgpu::open(&Options::default()).unwrap();
         let session = DeviceSession::open(gpu, &checkpoint, dims, &|_| {});
-        let session = pollster::block_on(session).unwrap();
+        let mut session = pollster::block_on(session).unwrap();
         assert_eq!(session.ledger(), planned, "{name}");
+        let prompt = Chunk { tokens: vec![1; 7], slot: 0, position: 0 };
+        let next = Chunk { tokens: vec![2], slot: 0, position: 7 };
+        for (chunk, row) in [(prompt, 6), (next, 0)] {
+            let batch = Batch::from_chunks(&session.limits(), &[chunk]).unwrap();
+            let rows = [row];
+            for want in [Want::Greedy(&rows), Want::Logits(&rows)] {
+                pollster::block_on(session.forward(&batch, want)).unwrap();
+            }
+        }
+        assert_eq!(session.ledger(), planned, "{name} after steps");
     }
 }

@@ -73,6 +73,8 @@ pub struct Policy {
     pub group_experts_from: usize,
     /// Whether the scale of a whole matrix takes memory on the device.
     pub matrix_scales: MatrixScales,
+    /// Bytes of scratch that an opened back end holds for itself.
+    pub workspace: usize,
 }
 
 /// Which weights have a buffer with an f32 scale for each of their matrices.

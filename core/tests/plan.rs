@@ -21,6 +21,7 @@ fn request(widen: bool) -> Request {
         alignment: 256,
         group_experts_from: 2,
         matrix_scales: MatrixScales::All,
+        workspace: 0,
     };
     Request { policy, dims: Dims { slots: 4, context: 4096, rows: 512, outputs: 64 }, widen }
 }

@@ -1,7 +1,7 @@
 //! The greedy token: a workgroup a row, or a part of a long row; without barriers an invocation a part.
 
-use super::attention::{PARTIALS, partials};
 use crate::Wgpu;
+use crate::buffer::WORKSPACE;
 use crate::call::Call;
 use crate::kernel::Kernel;
 use whipsnake_core::error::Result;
@@ -37,7 +37,7 @@ pub(crate) fn encode(gpu: &Wgpu, op: &Argmax<Wgpu>) -> Result<()> {
     if parts == 1 || !found_fits(rows, parts) {
         return gpu.dispatch(call.output(&op.out).sizes([rows, cols, 1, cols]), rows);
     }
-    let found = partials(gpu)?;
+    let found = gpu.workspace()?;
     // The parts have no window of their own.
     let call = call.whole(found, true).sizes([0, 0]).sizes([rows, cols, parts, PART]);
     gpu.dispatch(call, rows * parts)?;
@@ -45,15 +45,15 @@ pub(crate) fn encode(gpu: &Wgpu, op: &Argmax<Wgpu>) -> Result<()> {
     gpu.dispatch(join.sizes([rows, cols, parts, PART]), rows)
 }
 
-/// Whether what the parts find fits the scratch memory.
+/// Whether what the parts find fits the workspace.
 fn found_fits(rows: usize, parts: usize) -> bool {
-    (rows * parts * 8) as u64 <= PARTIALS
+    (rows * parts * 8) as u64 <= WORKSPACE
 }
 
 fn by_thread(gpu: &Wgpu, op: &Argmax<Wgpu>) -> Result<()> {
     let [rows, cols] = op.x.shape();
     let parts = cols.div_ceil(THREAD_PART);
-    let found = partials(gpu)?;
+    let found = gpu.workspace()?;
     // The parts have no window of their own.
     let call = Call::new(thread_kernel("main")).input(&op.x).whole(found, true).sizes([0, 0]);
     gpu.dispatch(call.sizes([rows, cols, parts, THREAD_PART]), (rows * parts).div_ceil(THREADS))?;

@@ -3,15 +3,13 @@
 
 use super::{CACHES, cache_number};
 use crate::Wgpu;
-use crate::buffer::Buffer;
+use crate::buffer::WORKSPACE;
 use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::Attention;
 use whipsnake_core::tensor::DType;
 
-/// Bytes for partial results: of a split context, of the parts of a long row.
-pub(super) const PARTIALS: u64 = 4 << 20;
 /// Workgroups that keep a device busy; with fewer, the context is split.
 const BUSY: usize = 512;
 /// Rows of a tile, and the rows of a segment from which tiles pay.
@@ -114,7 +112,7 @@ fn bind(gpu: &Wgpu, kernel: Kernel, op: &Attention<Wgpu>, parts: usize) -> Resul
     Ok(match parts {
         1 => call.output(&op.out),
         // The parts have no window of their own.
-        _ => call.whole(partials(gpu)?, true).sizes([0, 0]),
+        _ => call.whole(gpu.workspace()?, true).sizes([0, 0]),
     })
 }
 
@@ -124,7 +122,7 @@ fn combine(gpu: &Wgpu, op: &Attention<Wgpu>, parts: usize) -> Result<()> {
         return Ok(());
     }
     let (rows, heads) = (op.q.rows(), op.heads());
-    let mut combine = Call::new(combine_kernel()).whole(partials(gpu)?, false);
+    let mut combine = Call::new(combine_kernel()).whole(gpu.workspace()?, false);
     combine = combine.input(&op.segments.places).output(&op.out);
     combine = combine.sizes([rows, heads, op.head_dim, parts]);
     gpu.dispatch(combine, (rows * heads * op.head_dim).div_ceil(64))
@@ -165,18 +163,13 @@ fn parts(wanted: usize, op: &Attention<Wgpu>) -> usize {
 
 fn parts_of(wanted: usize, pairs: usize, context: usize, head_dim: usize) -> usize {
     // 4 MiB fit usize.
-    let room = PARTIALS as usize / (4 * pairs.max(1) * (head_dim + 2));
+    let room = WORKSPACE as usize / (4 * pairs.max(1) * (head_dim + 2));
     wanted.min(context / PART).min(room).max(1)
-}
-
-/// Scratch of the back end, allocated when the first split context needs it.
-pub(super) fn partials(gpu: &Wgpu) -> Result<&Buffer> {
-    gpu.scratch(&gpu.partials, PARTIALS, "parts of attention")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BUSY, PARTIALS, parts_of};
+    use super::{BUSY, WORKSPACE, parts_of};
 
     #[test]
     fn parts_fit_the_scratch_memory() {
@@ -186,7 +179,10 @@ mod tests {
                     let parts = parts_of(BUSY / pairs.div_ceil(8), pairs, context, head_dim);
                     assert!(parts >= 1);
                     let bytes = pairs * parts * (head_dim + 2) * 4;
-                    assert!(parts == 1 || bytes as u64 <= PARTIALS, "{pairs} {context} {head_dim}");
+                    assert!(
+                        parts == 1 || bytes as u64 <= WORKSPACE,
+                        "{pairs} {context} {head_dim}"
+                    );
                 }
             }
         }

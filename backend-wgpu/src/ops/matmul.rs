@@ -3,7 +3,7 @@
 
 use super::{format_number, store_parts, unit_fours};
 use crate::Wgpu;
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, WORKSPACE};
 use crate::call::{Call, in_fours, want_f32};
 use crate::kernel::Kernel;
 use crate::load::Piece;
@@ -78,16 +78,16 @@ pub(super) fn by_halves(gpu: &Wgpu, x: &Tensor<Wgpu>, format: Format) -> bool {
     gpu.variants.cooperative && whole && HALVES.contains(&format) && x.rows() <= SCALED_ROWS
 }
 
-/// Rows whose scales fit the scratch of [`row_scales`].
-const SCALED_ROWS: usize = 1 << 18;
+/// Rows whose scales fit the workspace.
+const SCALED_ROWS: usize = WORKSPACE as usize / 4;
 
 fn row_scale_kernel() -> Kernel {
     Kernel::new("matmul_row_scale")
 }
 
-/// Powers of two that bring rows of x into the range of halves, in scratch that lives until the next product.
+/// Powers of two that bring rows of x into the range of halves, in the workspace.
 pub(super) fn row_scales<'a>(gpu: &'a Wgpu, x: &Tensor<Wgpu>) -> Result<&'a Buffer> {
-    let buffer = gpu.scratch(&gpu.row_scales, SCALED_ROWS as u64 * 4, "scales of rows")?;
+    let buffer = gpu.workspace()?;
     let call = Call::new(row_scale_kernel()).input(x).whole(buffer, true);
     gpu.dispatch(call.sizes([x.rows(), x.cols() / 4]), x.rows())?;
     Ok(buffer)

@@ -17,6 +17,7 @@ pub(crate) mod moe_down;
 pub(crate) mod moe_group;
 pub(crate) mod moe_matmul;
 pub(crate) mod moe_route;
+pub(crate) mod moe_up;
 pub(crate) mod norm_matmul;
 pub(crate) mod norm_products;
 pub(crate) mod rms_norm;
@@ -54,13 +55,14 @@ pub fn kernels() -> Vec<Kernel> {
         moe_group::kernels(),
         moe_matmul::kernels(),
         moe_route::kernels(),
+        moe_up::kernels(),
         norm_matmul::kernels(),
         rms_norm::kernels(),
         vec![rope::kernel()],
         vec![scale::kernel()],
         vec![select_rows::kernel()],
         ssm_scan::kernels(),
-        vec![top_k::kernel()],
+        top_k::kernels(),
     ] {
         list.extend(more);
     }

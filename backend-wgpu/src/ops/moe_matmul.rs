@@ -4,6 +4,7 @@ use super::matmul::{
     BLOCK_OUTPUTS, HALVES, block_kernel, by_blocks, by_halves, coop_kernel, few_row_kernels,
     row_scales,
 };
+use super::moe_up::Choice;
 use super::{activation_number, format_number, unit_fours};
 use crate::Wgpu;
 use crate::buffer::Buffer;
@@ -14,7 +15,7 @@ use whipsnake_core::error::{Error, Result};
 use whipsnake_core::ops::{ExpertGroups, ExpertInput, MoeMatmul};
 use whipsnake_core::weight::Format;
 
-const SHADER: &str = "moe_matmul_vec";
+pub(super) const SHADER: &str = "moe_matmul_vec";
 
 /// Pairs of a tile.
 const TILE: usize = 64;
@@ -51,8 +52,7 @@ pub(crate) fn kernels() -> Vec<Kernel> {
 
 pub(crate) fn encode(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>) -> Result<()> {
     want_f32("moe_matmul", &[&op.x, &op.out])?;
-    let unit = 4 * unit_fours(op.weight.format);
-    let whole_units = op.x.cols().is_multiple_of(unit) && in_fours(&op.x);
+    let units = units(op);
     let pieces = if op.weight.experts > 1 { gpu.pieces(op.weight) } else { single(gpu, op)? };
     if let Some(groups) = &op.groups
         && by_halves(gpu, &op.x, op.weight.format)
@@ -64,13 +64,19 @@ pub(crate) fn encode(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>) -> Result<()> {
         return pieces.iter().try_for_each(|p| by_block(gpu, op, p));
     }
     for piece in pieces {
-        if op.groups.is_none() && whole_units {
-            by_output(gpu, op, &piece, op.x.cols() / unit)?;
-        } else {
-            by_tile(gpu, op, &piece)?;
+        match units {
+            Some(units) if op.groups.is_none() => by_output(gpu, op, &piece, units, None)?,
+            _ => by_tile(gpu, op, &piece)?,
         }
     }
     Ok(())
+}
+
+/// Units of a row, where it may be read by whole ones.
+pub(super) fn units(op: &MoeMatmul<'_, Wgpu>) -> Option<usize> {
+    let unit = 4 * unit_fours(op.weight.format);
+    let whole = op.x.cols().is_multiple_of(unit) && in_fours(&op.x);
+    whole.then_some(op.x.cols() / unit)
 }
 
 /// A bank of one expert is stored as a plain weight; its rows must lie in one buffer.
@@ -128,17 +134,29 @@ fn by_coop(
     gpu.dispatch(call, tiles * outputs.div_ceil(128))
 }
 
-fn by_output(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>, units: usize) -> Result<()> {
+/// Few pairs, whose experts were chosen before or are chosen on the way.
+pub(super) fn by_output(
+    gpu: &Wgpu,
+    op: &MoeMatmul<'_, Wgpu>,
+    piece: &Piece<'_>,
+    units: usize,
+    choice: Option<&Choice<'_>>,
+) -> Result<()> {
     let (pairs, outputs) = (op.out.rows(), op.out.cols());
     let format = op.weight.format;
     let (kernel, block) = gpu.variants.vec_kernel(SHADER, format, [1, pairs * outputs]);
-    let call = bind(gpu, kernel, op, piece)
-        .input(&op.x)
-        .input(&op.ids)
-        .output(&op.out)
+    let kernel = choice.map_or(kernel.clone(), |choice| choice.kernel(kernel));
+    let call = bind(gpu, kernel, op, piece).input(&op.x);
+    let call = match choice {
+        Some(choice) => choice.bind(call.output(&op.ids).output(&op.out)),
+        None => call.input(&op.ids).output(&op.out).sizes([0; 6]),
+    };
+    let call = call
         .sizes([1, units, outputs])
         .sizes([pairs, op.ids.cols(), per_row(op), piece.first, piece.count])
-        .sizes([activation_number(op.activation), scaled(op)]);
+        .sizes([activation_number(op.activation), scaled(op)])
+        .sizes(choice.map_or([0; 3], Choice::sizes))
+        .floats(choice.map_or([0.0; 2], Choice::floats));
     gpu.dispatch(call, pairs * outputs.div_ceil(block))
 }
 

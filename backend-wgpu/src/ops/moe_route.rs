@@ -12,13 +12,17 @@ const MOST_EXPERTS: usize = 1024;
 /// Rows of a workgroup of the form without barriers, which knows no groups of experts.
 const BLOCK: usize = 8;
 
-fn kernel(shader: &'static str, score: Score) -> Kernel {
-    let number = match score {
+/// The number of a score in the shaders.
+pub(super) const fn score_number(score: Score) -> u32 {
+    match score {
         Score::Sigmoid => 0,
         Score::SoftmaxBeforeChoice => 1,
         Score::SoftmaxAfterChoice => 2,
-    };
-    Kernel::new(shader).with("SCORE", number)
+    }
+}
+
+fn kernel(shader: &'static str, score: Score) -> Kernel {
+    Kernel::new(shader).with("SCORE", score_number(score))
 }
 
 pub(crate) fn kernels() -> Vec<Kernel> {

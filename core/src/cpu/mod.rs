@@ -101,6 +101,7 @@ impl Backend for Cpu {
             alignment: 4,
             group_experts_from: 2,
             matrix_scales: MatrixScales::Host,
+            workspace: 0,
         }
     }
 

@@ -91,6 +91,7 @@ impl Plan {
         for area in areas(spec, &request.policy, &request.dims) {
             memory.scratch += padded(wide(area.bytes()), padding);
         }
+        memory.scratch += padded(wide(request.policy.workspace), padding);
         memory.weights = weights;
         Ok(Self {
             request,
