@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// Kernel files whose name ends so use what only [`HOPPER`] has.
-const HOPPER_FILES: &str = "_sm90";
-const HOPPER: &str = "sm_90a";
+/// Kernel files whose name ends so use what only one architecture has.
+const OWN_FILES: [(&str, &str); 2] = [("_sm90", "sm_90a"), ("_sm120", "sm_120a")];
 
 fn main() {
     for variable in ["NVCC", "CUDA_HOME", "CUDA_PATH", "WHIPSNAKE_CUDA_ARCHITECTURES"] {
@@ -94,10 +93,10 @@ fn compile_all(nvcc: &Path, architectures: &[String], out: &Path) -> Vec<(String
 fn compile(nvcc: &Path, file: &Path, wanted: &[String], out: &Path) -> Option<(String, PathBuf)> {
     let name = file.file_stem()?.to_string_lossy().into_owned();
     let image = out.join(format!("{name}.fatbin"));
-    let hopper = name.ends_with(HOPPER_FILES);
+    let own = OWN_FILES.iter().find(|(end, _)| name.ends_with(end)).map(|(_, only)| *only);
     let mut command = Command::new(nvcc);
     command.args(["-fatbin", "-std=c++17", "-o"]).arg(&image).arg(file);
-    let fitting: Vec<_> = wanted.iter().filter(|sm| !hopper || *sm == HOPPER).collect();
+    let fitting: Vec<_> = wanted.iter().filter(|sm| own.is_none_or(|only| *sm == only)).collect();
     for sm in &fitting {
         command.arg(format!("-gencode=arch={},code={sm}", sm.replacen("sm", "compute", 1)));
     }

@@ -11,6 +11,7 @@
 #define SUMS_32(I) SUMS_16(I), SUMS_16(I + 2)
 #define SUMS_48(I) SUMS_32(I), SUMS_16(I + 4)
 #define SUMS_64(I) SUMS_32(I), SUMS_32(I + 4)
+#define SUMS_80(I) SUMS_64(I), SUMS_16(I + 8)
 #define SUMS_96(I) SUMS_64(I), SUMS_32(I + 8)
 #define SUMS_112(I) SUMS_64(I), SUMS_48(I + 8)
 #define SUMS_128(I) SUMS_64(I), SUMS_64(I + 8)
@@ -74,6 +75,13 @@ WGMMA_SHARED(128, 64, 65, 0)
                      : SUMS_##N(0)                                                                       \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                              \
     }
+WGMMA(16, 8, 9, 10, 11, 12, 0)
+WGMMA(32, 16, 17, 18, 19, 20, 0)
+WGMMA(48, 24, 25, 26, 27, 28, 0)
+WGMMA(64, 32, 33, 34, 35, 36, 0)
+WGMMA(80, 40, 41, 42, 43, 44, 0)
+WGMMA(96, 48, 49, 50, 51, 52, 0)
+WGMMA(112, 56, 57, 58, 59, 60, 0)
 WGMMA(128, 64, 65, 66, 67, 68, 0)
 WGMMA(64, 32, 33, 34, 35, 36, 1)
 WGMMA(128, 64, 65, 66, 67, 68, 1)

@@ -198,6 +198,11 @@ impl Cuda {
         self.capability >= (8, 9)
     }
 
+    /// Whether warps have products of block-scaled E2M1.
+    pub(crate) fn fp4(&self) -> bool {
+        self.capability == (12, 0)
+    }
+
     /// The vendor's dense products, where they can be had. A capture only uses what an eager run has opened.
     pub(crate) fn cublaslt(&self) -> Option<&CublasLt> {
         if self.capturing() && self.cublaslt.get().is_none() {

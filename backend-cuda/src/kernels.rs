@@ -89,13 +89,17 @@ const SOURCES: &[(&str, &str)] = sources![
 const HOPPER_SOURCES: &[(&str, &str)] =
     sources!["attention_sm90", "matmul_sm90", "moe_matmul_bf16_sm90", "moe_matmul_sm90"];
 
-/// The architecture of the kernels that only Hopper's instructions can serve.
-const HOPPER: &str = "sm_90a";
+/// Kernel files that only the instructions of `sm_120a` can serve.
+const BLACKWELL_SOURCES: &[(&str, &str)] = sources!["matmul_fp4_sm120"];
 
 /// Name and text of every kernel file that an architecture has.
 pub fn sources(architecture: &str) -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-    let hopper = if architecture == HOPPER { HOPPER_SOURCES } else { &[] };
-    SOURCES.iter().chain(hopper)
+    let own = match architecture {
+        "sm_90a" => HOPPER_SOURCES,
+        "sm_120a" => BLACKWELL_SOURCES,
+        _ => &[],
+    };
+    SOURCES.iter().chain(own)
 }
 
 /// The text of a kernel file with its helpers in place, each once.

@@ -5,12 +5,14 @@ use whipsnake_cuda::{expand, sources};
 
 /// Most registers of a thread, by part of the kernel's name, first match first. Tiles hold 128 sums a thread and the
 /// scan and attention their state; the last line is what 1,024 threads of a block may use.
-const REGISTERS: [(&str, u32); 21] = [
+const REGISTERS: [(&str, u32); 22] = [
     // 128 sums a thread beside their fragments.
     ("sm90_256", 255),
     // What 384 threads may have; groups that multiply take more of it.
     ("attention_sm90", 168),
     ("moe_matmul_bf16_sm90", 128),
+    // 64 sums a thread, and operands that the compiler reads ahead.
+    ("matmul_fp4", 192),
     // 32 values of state a lane; architectures with other latencies keep more of a chunk in flight.
     ("_32_32_1_4", 255),
     ("matmul_few", 128),

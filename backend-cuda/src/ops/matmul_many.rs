@@ -1,6 +1,6 @@
 //! Linear layers of many rows of bf16: cuBLASLt over a bf16 copy of the weight, Hopper's tiles, split f32 products.
 
-use super::{StoreArg, matmul_fp8};
+use super::{StoreArg, matmul_fp4, matmul_fp8};
 use crate::cublaslt::{self, Product, Types};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
@@ -79,6 +79,9 @@ pub(super) fn matmul_many(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
             return Ok(false);
         }
         return split(cuda, op).map(|()| true);
+    }
+    if matmul_fp4::takes(cuda, op) {
+        return matmul_fp4::matmul_fp4(cuda, op).map(|()| true);
     }
     let bf16 = op.weight.format == Format::BF16;
     if rows >= if bf16 { DENSE_ROWS_BF16 } else { DENSE_ROWS } && dense(cuda, op)? {

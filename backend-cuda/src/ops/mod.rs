@@ -19,6 +19,7 @@ mod gated_rms_norm;
 mod kv_append;
 mod matmul;
 mod matmul_few;
+mod matmul_fp4;
 mod matmul_fp8;
 mod matmul_many;
 mod moe_combine;
