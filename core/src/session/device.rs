@@ -282,6 +282,7 @@ impl<B: Backend> Session for DeviceSession<B> {
     }
 
     fn profile<'a>(&'a mut self, batch: &'a Batch) -> LocalFuture<'a, Result<Vec<OpTime>>> {
+        self.ahead = Ahead::default();
         Box::pin(self.profiled(batch))
     }
 
