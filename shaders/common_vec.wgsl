@@ -19,7 +19,7 @@ const NONE: u32 = 0xffffffffu; // a workgroup without outputs
 // E4M3 scales of the two blocks of a unit.
 fn block_bytes(unit: u32) -> u32 {
     if (FORMAT == NVFP4) {
-        return (scales[unit >> 1u] >> ((unit & 1u) * 16u)) & 0xffffu;
+        return (scale_word(unit >> 1u) >> ((unit & 1u) * 16u)) & 0xffffu;
     }
     return 0u;
 }
@@ -44,15 +44,15 @@ var<private> squares: array<f32, ROWS>; // of what the invocation staged
 fn load(rows: vec4<u32>, u: u32) -> Units {
     var v: Units;
     let at = rows + u;
-    v.a = weight[at.x];
+    v.a = unit_at(at.x);
     v.bytes.x = block_bytes(at.x);
     if (OUTS > 1u) {
-        v.b = weight[at.y];
+        v.b = unit_at(at.y);
         v.bytes.y = block_bytes(at.y);
     }
     if (OUTS > 2u) {
-        v.c = weight[at.z];
-        v.d = weight[at.w];
+        v.c = unit_at(at.z);
+        v.d = unit_at(at.w);
         v.bytes.z = block_bytes(at.z);
         v.bytes.w = block_bytes(at.w);
     }
@@ -190,7 +190,7 @@ fn stage(chunk: u32, lane: u32) {
 // Sums of the invocation's units with OUTS outputs from `own`; ends behind a barrier after the last staging. The loads
 // of a turn are in flight while the units of the turn before are used.
 fn products(own: u32, part: u32, lane: u32) {
-    let most = params.outputs - 1u;
+    let most = outputs_here() - 1u;
     let rows = vec4<u32>(
         unit_row(min(own, most)), unit_row(min(own + 1u, most)),
         unit_row(min(own + 2u, most)), unit_row(min(own + 3u, most)),

@@ -33,7 +33,7 @@ fn subgroup(
     }
     let own = first + lane / LANES * OUTS;
     let part = lane % LANES;
-    let stores = part < OUTS && own + part < params.outputs;
+    let stores = part < OUTS && own + part < outputs_here();
     products(own, part, lane);
     if (NORMED == 1u) {
         for (var r = 0u; r < ROWS; r++) {

@@ -3,16 +3,16 @@
 // The gain goes into x as it is staged, its squares are summed on the way and divided out at the end: the norm costs no
 // dispatch of its own. Where `keep` is 1 the first workgroup leaves the normed rows for others. Where CONV is not 0,
 // `after` takes each product before f into a convolution of that width (common_conv.wgsl). Where RIDER is 1, another
-// product of f32 weights rides along (common_rider.wgsl).
+// product of f32 weights rides along (common_rider.wgsl). Where SIBLINGS is 1, two more products do (common_siblings.wgsl).
 // Entries and sharing of the work: common_vec.wgsl. f32 accumulation.
 struct Params {
     x: vec2<u32>, norm: vec2<u32>, bias: vec2<u32>, out: vec2<u32>, normed: vec2<u32>,
     taps: vec2<u32>, conv_bias: vec2<u32>, state: vec2<u32>, places: vec2<u32>, conv_out: vec2<u32>,
-    rider_out: vec2<u32>,
+    rider_out: vec2<u32>, out_b: vec2<u32>, out_c: vec2<u32>,
     rows: u32, units: u32, outputs: u32, first: u32, biased: u32, kind: u32, keep: u32,
     conv_first: u32, channels: u32, conv_biased: u32, conv_kind: u32,
-    rider_outputs: u32,
-    eps: f32, matrix_scale: f32,
+    rider_outputs: u32, outputs_b: u32, outputs_c: u32,
+    eps: f32, matrix_scale: f32, scale_b: f32, scale_c: f32,
 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> weight: array<vec4<u32>>; // [outputs, units]
@@ -26,7 +26,7 @@ struct Params {
 const NORMED: u32 = 1u;
 
 fn begin(i: u32, width: u32) -> u32 {
-    return select(NONE, i * width, i * width < params.outputs);
+    return place_among(i, width);
 }
 
 fn unit_row(output: u32) -> u32 {
@@ -62,10 +62,10 @@ fn finish(row: u32, squares: f32, lane: u32, step: u32) {
 
 fn store(row: u32, output: u32, product: f32, squares: f32) {
     let col = params.first + output;
-    var value = product * factor(squares) * params.matrix_scale;
+    var value = product * factor(squares) * matrix_scale();
     if (params.biased == 1u) {
         value += bias[params.bias.x + col];
     }
-    out[params.out.x + row * params.out.y + col] = pointwise(params.kind, value);
+    leave(row, col, pointwise(params.kind, value));
     after(row, col, value);
 }

@@ -5,7 +5,8 @@
 // FOURS * 4 of its N values in registers over the whole segment. Tokens are staged TOKENS at a time in workgroup memory;
 // partial sums of y meet there too, so there are three barriers a chunk and none a token. f32 throughout.
 // B, C and the state are bound in fours where their rows allow it (common_scan_fours.wgsl), else by elements.
-// Prefill, decode and mixtures are the same kernel; entries of length 0 do nothing; position 0 never reads the slot.
+// Prefill, decode and mixtures are the same kernel; entries of length 0 do nothing; position 0 never reads the slot. Where
+// ONCE is 1 no segment is longer than one token.
 // Limits: N at most LANES * FOURS * 4; workgroup memory by the host's choice of TOKENS.
 struct Params {
     x: vec2<u32>, b: vec2<u32>, c: vec2<u32>, dt: vec2<u32>, head_params: vec2<u32>, state: vec2<u32>,
@@ -59,6 +60,55 @@ fn stage(row: u32, count: u32, head: u32, first_channel: u32, lane: u32) {
     }
 }
 
+// One token: B, C and x are each read once by who needs them, so nothing is staged and all loads are in flight together.
+// `here`: where the invocation's state begins, whether its channel is inside the head, the token's position.
+fn once(row: u32, head: u32, first_channel: u32, lane: u32, here: vec3<u32>) {
+    let part = lane % LANES;
+    let group = head / params.heads_per_group * params.state_size;
+    let b_at = params.b.x + row * params.b.y + group;
+    let c_at = params.c.x + row * params.c.y + group;
+    var s: array<vec4<f32>, FOURS>;
+    var bs: array<vec4<f32>, FOURS>;
+    var cs: array<vec4<f32>, FOURS>;
+    if (here.y == 1u && here.z != 0u) {
+        for (var k = 0u; k < FOURS; k++) {
+            s[k] = four_state(here.x, (k * LANES + part) * 4u);
+        }
+    }
+    for (var k = 0u; k < FOURS; k++) {
+        bs[k] = four_b(b_at, (k * LANES + part) * 4u);
+        cs[k] = four_c(c_at, (k * LANES + part) * 4u);
+    }
+    let channel = min(first_channel + lane / LANES, params.head_dim - 1u);
+    let own = x[params.x.x + head * params.head_dim + row * params.x.y + channel];
+    let at = params.head_params.x + head;
+    let raw = dt[params.dt.x + row * params.dt.y + head] + head_params[at + 2u * params.head_params.y];
+    let size = clamp(softplus(raw), params.dt_low, params.dt_high);
+    let decay = exp(-exp(head_params[at]) * size);
+    let drive = size * own;
+    var sum = vec4<f32>();
+    for (var k = 0u; k < FOURS; k++) {
+        s[k] = decay * s[k] + drive * bs[k];
+        sum += s[k] * cs[k];
+    }
+    partials[lane] = sum.x + sum.y + sum.z + sum.w;
+    if (here.y == 1u) {
+        for (var k = 0u; k < FOURS; k++) {
+            keep_state(here.x, (k * LANES + part) * 4u, s[k]);
+        }
+    }
+    workgroupBarrier();
+    if (lane < CHANNELS && first_channel + lane < params.head_dim) {
+        let target_channel = first_channel + lane;
+        let own_x = x[params.x.x + head * params.head_dim + row * params.x.y + target_channel];
+        var y = head_params[at + params.head_params.y] * own_x;
+        for (var l = 0u; l < LANES; l++) {
+            y += partials[lane * LANES + l];
+        }
+        out[params.out.x + row * params.out.y + head * params.head_dim + target_channel] = y;
+    }
+}
+
 @compute @workgroup_size(THREADS)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -82,6 +132,10 @@ fn main(
     let inside = channel < params.head_dim;
     let base = params.state.x
         + ((table[entry + 2u] * params.heads + head) * params.head_dim + channel) * params.state.y;
+    if (ONCE == 1u) {
+        once(first_row, head, first_channel, lane, vec3<u32>(base, u32(inside), table[entry + 3u]));
+        return;
+    }
     var s: array<vec4<f32>, FOURS>;
     if (inside && table[entry + 3u] != 0u) {
         for (var k = 0u; k < FOURS; k++) {

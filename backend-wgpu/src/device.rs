@@ -6,7 +6,7 @@ use crate::kernel::{Kernel, Pipeline};
 use crate::probe::{self, DeviceFeatures, DeviceReport};
 use crate::recorder::Recorder;
 use crate::timing::{self, Stamps};
-use crate::variants::{Reduction, Variants, Wishes};
+use crate::variants::{Reduction, Room, Variants, Wishes};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -132,8 +132,8 @@ impl Wgpu {
             Demands::Everything => adapter.limits(),
             Demands::WebGpuDefaults => wgpu::Limits::default(),
         };
-        let bytes = limits.max_compute_workgroup_storage_size as usize;
-        let variants = Variants::of(report.kind, &report.features, options.wishes, bytes);
+        let room = Room::of(&limits);
+        let variants = Variants::of(report.kind, &report.features, options.wishes, room);
         report.variants = variants.names();
         let features = match options.demands {
             Demands::Everything => useful_features(&adapter, variants),

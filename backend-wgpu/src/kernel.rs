@@ -41,6 +41,18 @@ const NO_CONV: &str = "fn after(row: u32, col: u32, value: f32) {}\n";
 const RIDER: &str = include_str!("../../shaders/common_rider.wgsl");
 /// None.
 const NO_RIDER: &str = "fn spare(i: u32, width: u32, which: u32, place: u32) {}\n";
+/// Products beside another of their format.
+const SIBLINGS: &str = include_str!("../../shaders/common_siblings.wgsl");
+/// None.
+const NO_SIBLINGS: &str = include_str!("../../shaders/common_vec_alone.wgsl");
+/// What a product that takes siblings asks beside.
+const NO_SIBLINGS_OUT: &str = "fn matrix_scale() -> f32 {
+    return params.matrix_scale;
+}
+fn leave(row: u32, col: u32, value: f32) {
+    out[params.out.x + row * params.out.y + col] = value;
+}
+";
 /// Experts chosen beside their product.
 const CHOICE: &str = include_str!("../../shaders/common_choice.wgsl");
 /// Experts that were chosen before.
@@ -145,7 +157,7 @@ impl Kernel {
 
     /// Whether it binds more storage buffers than WebGPU promises.
     pub fn is_wide(&self) -> bool {
-        ["CONV", "RIDER", "CHOICE"].into_iter().any(|constant| self.has(constant))
+        ["CONV", "RIDER", "CHOICE", "SIBLINGS"].into_iter().any(|constant| self.has(constant))
     }
 
     fn has(&self, constant: &str) -> bool {
@@ -173,6 +185,10 @@ impl Kernel {
         if shader.includes.contains(&VEC) {
             text.push_str(if self.has("RIDER") { RIDER } else { NO_RIDER });
             text.push_str(if self.has("CONV") { CONV } else { NO_CONV });
+            text.push_str(if self.has("SIBLINGS") { SIBLINGS } else { NO_SIBLINGS });
+            if self.shader == "norm_matmul" && !self.has("SIBLINGS") {
+                text.push_str(NO_SIBLINGS_OUT);
+            }
             let entry = VEC_ENTRIES.iter().find(|(name, _)| *name == self.entry);
             text.push_str(entry.expect("hosts name entries of the table").1);
         }

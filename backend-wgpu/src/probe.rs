@@ -2,7 +2,7 @@
 
 mod choice;
 
-use crate::variants::{Variants, Wishes};
+use crate::variants::{Room, Variants, Wishes};
 use serde::Serialize;
 use std::fmt;
 #[cfg(not(target_arch = "wasm32"))]
@@ -204,7 +204,7 @@ fn describe(index: usize, adapter: &wgpu::Adapter) -> DeviceReport {
         integer_dot: true,
     };
     let kind = kind_name(info.device_type);
-    let bytes = limits.max_compute_workgroup_storage_size as usize;
+    let room = Room::of(&limits);
     DeviceReport {
         index,
         name: info.name,
@@ -220,7 +220,7 @@ fn describe(index: usize, adapter: &wgpu::Adapter) -> DeviceReport {
             workgroups: limits.max_compute_workgroups_per_dimension,
         },
         features,
-        variants: Variants::of(kind, &features, Wishes::default(), bytes).names(),
+        variants: Variants::of(kind, &features, Wishes::default(), room).names(),
         verdict: Verdict::Passed(String::new()),
     }
 }

@@ -42,10 +42,35 @@ struct Team {
     chunk: usize,
 }
 
+/// What a device gives a workgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Bytes of workgroup memory.
+    pub bytes: usize,
+    /// Invocations.
+    pub invocations: usize,
+}
+
+impl Room {
+    /// By a device's limits.
+    pub fn of(limits: &wgpu::Limits) -> Self {
+        // Both fit usize.
+        let invocations =
+            limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x);
+        let bytes = limits.max_compute_workgroup_storage_size as usize;
+        Self { bytes, invocations: invocations as usize }
+    }
+}
+
 /// Invocations of a workgroup. Each stages x: large ones share it where outputs keep all multiprocessors busy.
 const fn threads(outputs: usize) -> usize {
     if outputs < 8192 { 128 } else { 256 }
 }
+
+/// Workgroups that run at once on a large GPU, two on each of 132 multiprocessors: one more takes a turn of its own.
+const ABREAST: usize = 264;
+/// Subgroups of a workgroup, at least (fewer take longer to stage x) and at most.
+const SUBGROUPS: [usize; 2] = [8, 22];
 
 /// Columns of x staged at once, at most.
 const STAGED: usize = 4096;
@@ -63,6 +88,30 @@ impl Team {
         let lanes = lanes.min(1 << (units / depth).ilog2());
         Self { lanes, outs, threads, depth, chunk: units / (lanes * depth) * lanes * depth }
     }
+
+    /// The same for one row on a large GPU: workgroups of such a size that all run at once, with few outputs a team, so
+    /// that many teams have loads in flight. Where outputs are too many for that, turns are many and even out.
+    fn abreast(mut self, outputs: usize, invocations: usize) -> Self {
+        let [least, most] = SUBGROUPS;
+        let each = outputs.div_ceil(ABREAST).max(least);
+        let outs = each.div_ceil(most);
+        let threads = each.div_ceil(outs) * self.lanes;
+        if outs <= 2 && threads <= invocations {
+            (self.outs, self.threads) = (outs, threads);
+        } else {
+            self.depth = 1;
+        }
+        self
+    }
+}
+
+/// A product for few rows.
+pub(crate) struct FewRows {
+    pub kernel: Kernel,
+    /// Outputs of one of its workgroups.
+    pub outputs: usize,
+    /// Subgroups of one of its workgroups.
+    pub subgroups: usize,
 }
 
 /// The variants of one device.
@@ -76,8 +125,7 @@ pub(crate) struct Variants {
     /// Whether the device works beside the host, so that steps are queued ahead of what they give. A software adapter
     /// does not: a step that was queued in vain costs as much as any other.
     pub ahead: bool,
-    /// Bytes of workgroup memory of the device.
-    workgroup_bytes: usize,
+    room: Room,
 }
 
 /// Workgroup memory from which kernels stage more than WebGPU's defaults allow.
@@ -85,12 +133,7 @@ const LARGE: usize = 32 << 10;
 
 impl Variants {
     /// The choice for a kind of device and what it offers; wishes override it where the device can.
-    pub fn of(
-        kind: &str,
-        features: &DeviceFeatures,
-        wishes: Wishes,
-        workgroup_bytes: usize,
-    ) -> Self {
+    pub fn of(kind: &str, features: &DeviceFeatures, wishes: Wishes, room: Room) -> Self {
         let subgroup = features
             .subgroups
             .filter(|[min, max]| min == max && (4..=128).contains(min) && 128 % min == 0)
@@ -108,12 +151,12 @@ impl Variants {
         let able = features.f16 && features.cooperative_matrices && subgroup == Some(32);
         let cooperative = able && !wishes.no_cooperative;
         let ahead = wishes.ahead.unwrap_or(kind != "software");
-        Self { reduction, subgroup, cooperative, ahead, workgroup_bytes }
+        Self { reduction, subgroup, cooperative, ahead, room }
     }
 
     /// Whether teams are subgroups and have much workgroup memory.
     pub fn is_large(self) -> bool {
-        self.reduction == Reduction::Subgroup && self.workgroup_bytes >= LARGE
+        self.reduction == Reduction::Subgroup && self.room.bytes >= LARGE
     }
 
     /// Lanes of a team, where teams are subgroups.
@@ -123,23 +166,18 @@ impl Variants {
         size.map(|size| size as usize)
     }
 
-    /// Subgroups of a workgroup of a product for few rows.
-    pub fn subgroups(self, outputs: usize) -> usize {
-        threads(outputs) / self.subgroup.unwrap_or(32) as usize
-    }
-
     /// Whether ops run without barriers where they can.
     pub fn barrier_free(self) -> bool {
         self.reduction == Reduction::Invocation
     }
 
-    /// The kernel of a product for few rows with `outputs` in all, and the outputs of one of its workgroups.
+    /// The kernel of a product for few rows with `outputs` in all.
     pub fn vec_kernel(
         self,
         shader: &'static str,
         format: Format,
         [rows, outputs]: [usize; 2],
-    ) -> (Kernel, usize) {
+    ) -> FewRows {
         let rows = rows.next_power_of_two();
         // Each is at most 1,024.
         let with = |kernel: Kernel, constants: &[(&'static str, usize)]| {
@@ -150,10 +188,13 @@ impl Variants {
         let kernel = with(kernel, &[("FOURS", fours), ("ROWS", rows)]);
         let lanes = self.lanes();
         // Beside what the choice of experts and sums of squares need.
-        let large = self.workgroup_bytes.saturating_sub(6 << 10).min(34 << 10);
+        let large = self.room.bytes.saturating_sub(6 << 10).min(34 << 10);
         let bytes = if self.is_large() { large } else { 12_700 };
         let mut team = Team::of(format, rows, outputs, lanes.unwrap_or(32).min(32), bytes);
         let mut kernel = kernel;
+        if rows == 1 && lanes == Some(32) && self.is_large() {
+            team = team.abreast(outputs, self.room.invocations);
+        }
         match lanes {
             Some(size) => kernel = with(kernel.entry("subgroup"), &[("SUBGROUP", size)]),
             None => team.threads = 128,
@@ -166,7 +207,11 @@ impl Variants {
             ("DEPTH", depth),
             ("CHUNK", chunk),
         ];
-        (with(kernel, &constants), threads / lanes * outs)
+        FewRows {
+            kernel: with(kernel, &constants),
+            outputs: threads / lanes * outs,
+            subgroups: threads / self.lanes().unwrap_or(lanes),
+        }
     }
 
     /// Names for `devices`.
@@ -184,17 +229,17 @@ impl Variants {
 
     /// One of each reduction that has kernels for few rows, and one with much memory, for checks without a device.
     pub fn all() -> [Self; 3] {
-        let of = |(reduction, workgroup_bytes)| Self {
+        let of = |(reduction, bytes, invocations)| Self {
             reduction,
             subgroup: Some(32),
             cooperative: true,
             ahead: true,
-            workgroup_bytes,
+            room: Room { bytes, invocations },
         };
         [
-            (Reduction::Workgroup, 16 << 10),
-            (Reduction::Subgroup, 16 << 10),
-            (Reduction::Subgroup, 48 << 10),
+            (Reduction::Workgroup, 16 << 10, 256),
+            (Reduction::Subgroup, 16 << 10, 256),
+            (Reduction::Subgroup, 48 << 10, 1024),
         ]
         .map(of)
     }
@@ -203,6 +248,8 @@ impl Variants {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ROOM: Room = Room { bytes: 16 << 10, invocations: 256 };
 
     fn features(f16: bool, subgroups: Option<[u32; 2]>) -> DeviceFeatures {
         DeviceFeatures {
@@ -216,13 +263,13 @@ mod tests {
 
     fn of(kind: &str, subgroups: Option<[u32; 2]>, reduction: Option<Reduction>) -> Reduction {
         let wishes = Wishes { reduction, ..Wishes::default() };
-        Variants::of(kind, &features(false, subgroups), wishes, 16 << 10).reduction
+        Variants::of(kind, &features(false, subgroups), wishes, ROOM).reduction
     }
 
     #[test]
     fn cooperative_matrices_want_f16_and_subgroups_of_32() {
         let cooperative = |features: &DeviceFeatures, wishes| {
-            Variants::of("discrete", features, wishes, 16 << 10).cooperative
+            Variants::of("discrete", features, wishes, ROOM).cooperative
         };
         let offered = features(true, Some([32, 32]));
         assert!(cooperative(&offered, Wishes::default()));
@@ -243,6 +290,17 @@ mod tests {
     fn a_wish_is_met_where_the_device_can() {
         assert_eq!(of("software", Some([8, 8]), Some(Reduction::Subgroup)), Reduction::Subgroup);
         assert_eq!(of("discrete", None, Some(Reduction::Subgroup)), Reduction::Workgroup);
+    }
+
+    #[test]
+    fn one_row_fills_a_large_gpu_once_or_many_times() {
+        let [.., large] = Variants::all();
+        for outputs in [256, 1856, 2688, 3712, 4096, 10304, 11136, 131_072] {
+            let kernel = large.vec_kernel("norm_matmul", Format::Nvfp4, [1, outputs]);
+            let workgroups = outputs.div_ceil(kernel.outputs);
+            assert!(workgroups <= ABREAST || kernel.outputs == 32, "{outputs}: {workgroups}");
+            assert!(kernel.subgroups <= SUBGROUPS[1], "{outputs}");
+        }
     }
 
     #[test]

@@ -24,8 +24,9 @@ const SHADER: &str = "matmul_vec";
 pub(super) fn few_row_kernels(shader: &'static str, format: Format, rows: &[usize]) -> Vec<Kernel> {
     let mut list = Vec::new();
     for variants in Variants::all() {
-        for outputs in [1, 4096, 16384] {
-            list.extend(rows.iter().map(|&r| variants.vec_kernel(shader, format, [r, outputs]).0));
+        for outputs in [1, 4096, 10304, 16384] {
+            let kernel = |&rows| variants.vec_kernel(shader, format, [rows, outputs]).kernel;
+            list.extend(rows.iter().map(kernel));
         }
     }
     list
@@ -145,15 +146,14 @@ pub(super) fn by_output(
     let rows = op.x.rows();
     let top_k = sum.map_or(0, |sum| sum.weights.cols());
     for piece in gpu.pieces(op.weight) {
-        let (kernel, outputs) =
-            gpu.variants.vec_kernel(SHADER, op.weight.format, [rows, piece.count]);
-        let call = bind(kernel, op, &piece, None)
+        let few = gpu.variants.vec_kernel(SHADER, op.weight.format, [rows, piece.count]);
+        let call = bind(few.kernel, op, &piece, None)
             .input_or(sum.map(|sum| &sum.x), &op.x)
             .input_or(sum.map(|sum| &sum.weights), &op.x)
             .sizes([rows, units, piece.count, piece.first])
             .sizes([usize::from(op.bias.is_some()), accumulate, top_k])
             .floats([scale, op.weight.scales[0]]);
-        gpu.dispatch(call, piece.count.div_ceil(outputs))?;
+        gpu.dispatch(call, piece.count.div_ceil(few.outputs))?;
     }
     Ok(())
 }

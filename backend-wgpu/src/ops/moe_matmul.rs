@@ -144,8 +144,11 @@ pub(super) fn by_output(
 ) -> Result<()> {
     let (pairs, outputs) = (op.out.rows(), op.out.cols());
     let format = op.weight.format;
-    let (kernel, block) = gpu.variants.vec_kernel(SHADER, format, [1, pairs * outputs]);
-    let kernel = choice.map_or(kernel.clone(), |choice| choice.kernel(kernel));
+    let few = gpu.variants.vec_kernel(SHADER, format, [1, pairs * outputs]);
+    let kernel = match choice {
+        Some(choice) => choice.kernel(few.kernel),
+        None => few.kernel,
+    };
     let call = bind(gpu, kernel, op, piece).input(&op.x);
     let call = match choice {
         Some(choice) => choice.bind(call.output(&op.ids).output(&op.out)),
@@ -157,7 +160,7 @@ pub(super) fn by_output(
         .sizes([activation_number(op.activation), scaled(op)])
         .sizes(choice.map_or([0; 3], Choice::sizes))
         .floats(choice.map_or([0.0; 2], Choice::floats));
-    gpu.dispatch(call, pairs * outputs.div_ceil(block))
+    gpu.dispatch(call, pairs * outputs.div_ceil(few.outputs))
 }
 
 fn by_block(gpu: &Wgpu, op: &MoeMatmul<'_, Wgpu>, piece: &Piece<'_>) -> Result<()> {

@@ -20,6 +20,8 @@ const WITH_CONV: u32 = 12;
 const WIDEST: u32 = 8;
 /// Storage buffers of the kernel with a rider.
 const WITH_RIDER: u32 = 9;
+/// Storage buffers of the kernel with siblings.
+const WITH_SIBLINGS: u32 = 13;
 
 pub(crate) fn kernels() -> Vec<Kernel> {
     let kernels = |format| few_row_kernels(SHADER, format, &[1, 2, 4, 8]);
@@ -28,8 +30,9 @@ pub(crate) fn kernels() -> Vec<Kernel> {
     let of_one = |format| few_row_kernels(SHADER, format, &[1]);
     let rider = Format::ALL.into_iter().flat_map(of_one);
     let rider = rider.filter(|kernel| kernel.entry_point() == "subgroup");
-    let rider = rider.map(|kernel| kernel.with("RIDER", 1));
-    list.iter().cloned().chain(conv).chain(rider).collect()
+    let beside =
+        rider.flat_map(|kernel| ["RIDER", "SIBLINGS"].map(|name| kernel.clone().with(name, 1)));
+    list.iter().cloned().chain(conv).chain(beside).collect()
 }
 
 /// One dispatch a piece of a weight.
@@ -40,6 +43,8 @@ pub(super) struct Normed<'o, 'a> {
     pub conv: Option<&'o CausalConv1d<Wgpu>>,
     /// Another product of f32 weights with the same normed row, by workgroups of its own.
     pub rider: Option<&'o Matmul<'a, Wgpu>>,
+    /// Two more products of the same rows.
+    pub siblings: Option<[&'o Matmul<'a, Wgpu>; 2]>,
     /// Whether the normed rows are left for others.
     pub keep: bool,
 }
@@ -60,10 +65,12 @@ impl Normed<'_, '_> {
         want_f32("norm_matmul", &[&norm.x, &norm.out, out])?;
         let [rows, inputs] = norm.x.shape();
         let function = self.activate.map_or(Activation::Identity, |activate| activate.function);
+        let siblings = self.siblings.map(|list| list.map(|matmul| matmul.weight.rows));
+        let beside = siblings.map_or(0, |list| list.iter().sum());
         for piece in gpu.pieces(matmul.weight) {
             let format = matmul.weight.format;
-            let (kernel, outputs) = gpu.variants.vec_kernel(SHADER, format, [rows, piece.count]);
-            let call = Call::new(kernel)
+            let few = gpu.variants.vec_kernel(SHADER, format, [rows, piece.count + beside]);
+            let call = Call::new(few.kernel)
                 .whole(piece.data, false)
                 .whole(piece.scales, false)
                 .input(&norm.x)
@@ -72,16 +79,19 @@ impl Normed<'_, '_> {
                 .output(out)
                 .output(&norm.out);
             let call = self
-                .ridden(gpu, self.convolved(call))
+                .joined(gpu, self.ridden(gpu, self.convolved(call)))
                 .sizes([rows, inputs / unit, piece.count, piece.first])
                 .sizes([usize::from(matmul.bias.is_some()), activation_number(function)])
                 .sizes([usize::from(self.keep)])
                 .sizes(self.conv_sizes())
                 .sizes([self.rider.map_or(0, |rider| rider.out.cols())])
-                .floats([norm.eps, matmul.weight.scales[0]]);
-            let abreast = gpu.variants.subgroups(piece.count);
-            let riding = self.rider.map_or(0, |rider| rider.out.cols().div_ceil(abreast));
-            gpu.dispatch(call, piece.count.div_ceil(outputs) + riding)?;
+                .sizes(siblings.unwrap_or_default())
+                .floats([norm.eps, matmul.weight.scales[0]])
+                .floats(self.siblings.map_or([0.0; 2], |list| list.map(|m| m.weight.scales[0])));
+            let riding = self.rider.map_or(0, |rider| rider.out.cols().div_ceil(few.subgroups));
+            let joining: usize =
+                siblings.iter().flatten().map(|outputs| outputs.div_ceil(few.outputs)).sum();
+            gpu.dispatch(call, piece.count.div_ceil(few.outputs) + riding + joining)?;
         }
         Ok(())
     }
@@ -91,6 +101,16 @@ impl Normed<'_, '_> {
         let Some(rider) = self.rider else { return call.sizes([0; 2]) };
         call.kernel = call.kernel.with("RIDER", 1);
         call.whole(gpu.pieces(rider.weight)[0].data, false).output(&rider.out)
+    }
+
+    /// Binds the siblings.
+    fn joined(&self, gpu: &Wgpu, mut call: Call) -> Call {
+        let Some(siblings) = self.siblings else { return call.sizes([0; 4]) };
+        call.kernel = call.kernel.with("SIBLINGS", 1);
+        siblings.into_iter().fold(call, |call, matmul| {
+            let piece = &gpu.pieces(matmul.weight)[0];
+            call.whole(piece.data, false).whole(piece.scales, false).output(&matmul.out)
+        })
     }
 
     /// Binds what the convolution needs, or leaves its windows empty.
@@ -136,6 +156,24 @@ pub(super) fn rides(gpu: &Wgpu, rider: &Product<'_, Wgpu>, with: &Product<'_, Wg
     able && plain && single && x.rows() == 1 && weight.format == Format::F32
 }
 
+/// The second and the third of three products that run as one: one format, one row, nothing beside the products, on a
+/// device of subgroups.
+pub(super) fn siblings<'o, 'a>(
+    gpu: &Wgpu,
+    products: &'o [Product<'a, Wgpu>],
+) -> Option<[&'o Matmul<'a, Wgpu>; 2]> {
+    let [first, second, third] = products else { return None };
+    let format = first.matmul.weight.format;
+    let plain = |product: &Product<'_, Wgpu>| {
+        let Matmul { x, weight, bias, store, .. } = &product.matmul;
+        let single = x.rows() == 1 && weight.format == format && gpu.pieces(weight).len() == 1;
+        single && bias.is_none() && *store == Store::Replace && product.activate.is_none()
+    };
+    let buffers = gpu.limits.max_storage_buffers_per_shader_stage;
+    let able = gpu.variants.is_large() && buffers >= WITH_SIBLINGS;
+    (able && products.iter().all(plain)).then_some([&second.matmul, &third.matmul])
+}
+
 pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormMatmul<'_, Wgpu>) -> Result<()> {
     let norm = RmsNorm {
         x: op.x.clone(),
@@ -157,6 +195,7 @@ pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormMatmul<'_, Wgpu>) -> Result
         activate: None,
         conv: None,
         rider: None,
+        siblings: None,
         keep: false,
     };
     let gpu = step.backend();

@@ -1,6 +1,6 @@
 //! A norm with the products and the convolution that wait for it: a dispatch a product where rows are few.
 
-use super::norm_matmul::{Normed, rides, takes_conv};
+use super::norm_matmul::{Normed, rides, siblings, takes_conv};
 use crate::Wgpu;
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::NormProducts;
@@ -17,6 +17,8 @@ pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormProducts<'_, Wgpu>) -> Resu
         }
         all => (None, all),
     };
+    let siblings = siblings(gpu, rest).filter(|_| conv.is_none() && rider.is_none() && !op.keep);
+    let rest = if siblings.is_some() { &rest[..1] } else { rest };
     let products: Option<Vec<_>> = (rest.iter().enumerate())
         .map(|(index, product)| {
             let one = Normed {
@@ -25,6 +27,7 @@ pub(crate) fn encode(step: &Step<'_, Wgpu>, op: &NormProducts<'_, Wgpu>) -> Resu
                 activate: product.activate.as_ref(),
                 conv: fused.filter(|_| index == 0),
                 rider: rider.filter(|_| index == 0),
+                siblings: siblings.filter(|_| index == 0),
                 keep: op.keep && index == 0,
             };
             one.unit(gpu).map(|unit| (one, unit))

@@ -10,7 +10,7 @@ use whipsnake_core::ops::SsmScan;
 /// Fours of the state that an invocation keeps in registers over many tokens: more lanes would read B and C more often.
 const MOST_FOURS: usize = 8;
 /// The same where a step has one token a sequence: the state is read and written in longer runs, by more invocations.
-const FOURS_ONCE: usize = 4;
+const FOURS_ONCE: usize = 2;
 /// Bytes of workgroup memory that a kernel takes where the device has more than WebGPU's 16 KiB.
 const LARGE: usize = 40 << 10;
 /// Tokens staged at once, at most.
@@ -27,6 +27,8 @@ struct Shape {
     fours: usize,
     /// Tokens staged at once.
     tokens: usize,
+    /// Whether no sequence has more than one token.
+    once: bool,
 }
 
 impl Shape {
@@ -41,7 +43,7 @@ impl Shape {
         let floats = 2 * 4 * lanes * fours + channels * (lanes + 1) + 2;
         let most = if longest == 1 { 1 } else { MOST_TOKENS };
         let tokens = (bytes / 4 / floats).clamp(1, most);
-        Self { lanes, channels, fours, tokens }
+        Self { lanes, channels, fours, tokens, once: longest == 1 }
     }
 
     fn kernel(self, aligned: bool) -> Kernel {
@@ -50,6 +52,7 @@ impl Shape {
             ("CHANNELS", self.channels),
             ("FOURS", self.fours),
             ("TOKENS", self.tokens),
+            ("ONCE", usize::from(self.once)),
             ("ALIGNED", usize::from(aligned)),
         ];
         // Each is at most 256.
