@@ -89,6 +89,14 @@ fn set<T>(
     })
 }
 
+/// Tells a product where the scales of the rows of weight and x lie.
+fn point(product: sys::cublasLtMatmulDesc_t, scales: Option<[u64; 2]>) -> Result<()> {
+    use sys::cublasLtMatmulDescAttributes_t as Attribute;
+    let Some([weight, x]) = scales else { return Ok(()) };
+    set(product, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &weight)?;
+    set(product, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x)
+}
+
 impl CublasLt {
     /// `None` where the library is missing or refuses the device: nothing depends on it.
     pub fn open(cuda: &Cuda) -> Option<Self> {
@@ -108,14 +116,10 @@ impl CublasLt {
 
     /// Queues a product.
     pub fn run(&self, cuda: &Cuda, shape: Shape, product: Product) -> Result<()> {
-        let plan = self.plan(shape)?;
+        let plan = self.plan(shape, product.scales)?;
         let [weight, x, out] = plan.layouts;
         let Product { alpha, beta, .. } = product;
-        if let Some(scales) = product.scales {
-            use sys::cublasLtMatmulDescAttributes_t as Attribute;
-            set(plan.product, Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scales[0])?;
-            set(plan.product, Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scales[1])?;
-        }
+        point(plan.product, product.scales)?;
         let address = |pointer: u64| pointer as *mut c_void;
         // SAFETY: the step checked the operands, which the layouts describe; the factors are read during the call;
         // the workspace lives as long as the library.
@@ -141,11 +145,11 @@ impl CublasLt {
         })
     }
 
-    fn plan(&self, shape: Shape) -> Result<Plan> {
+    fn plan(&self, shape: Shape, scales: Option<[u64; 2]>) -> Result<Plan> {
         if let Some(plan) = self.plans.borrow().get(&shape) {
             return Ok(*plan);
         }
-        let plan = self.make_plan(shape)?;
+        let plan = self.make_plan(shape, scales)?;
         let mut plans = self.plans.borrow_mut();
         if plans.len() >= MAX_PLANS {
             plans.drain().for_each(|(_, plan)| plan.destroy());
@@ -155,7 +159,7 @@ impl CublasLt {
     }
 
     /// The library's matrices are column-major: what is a row here is a column there.
-    fn make_plan(&self, shape: Shape) -> Result<Plan> {
+    fn make_plan(&self, shape: Shape, scales: Option<[u64; 2]>) -> Result<Plan> {
         use sys::cublasLtMatmulDescAttributes_t::*;
         use sys::cudaDataType::{CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_32F};
         let layout = |dtype, rows: usize, cols: usize, stride: usize| {
@@ -179,6 +183,8 @@ impl CublasLt {
             set(product, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &rows)?;
             set(product, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &rows)?;
         }
+        // Advice may depend on their being there.
+        point(product, scales)?;
         let algorithm = self.advise(product, layouts)?;
         Ok(Plan { product, layouts, algorithm })
     }
