@@ -79,6 +79,12 @@ __device__ inline void copy_word(u32 to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 
+// Not inlined: 64 copies would take the compiler longer than everything else.
+__device__ __noinline__ void finish(const Linear& p, u32 row, u32 output, float v) {
+    v *= p.w.scale[0] * p.units[row];
+    store(p.out, row, output, p.bias ? v + p.bias[output] : v, p.how);
+}
+
 extern "C" __global__ void __launch_bounds__(128) matmul_fp4(__grid_constant__ const Linear p) {
     __shared__ __align__(16) char memory[STAGES * STAGE];
     u32 first = blockIdx.x * OUTPUTS, base = blockIdx.y * ROWS, steps = p.w.cols / 64, cols = p.w.cols;
@@ -130,9 +136,7 @@ extern "C" __global__ void __launch_bounds__(128) matmul_fp4(__grid_constant__ c
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 u32 output = first + warp * 32 + 16 * m + g + e / 2 * 8, row = base + 8 * n + 2 * t + e % 2;
-                if (output >= p.w.rows || row >= p.rows) continue;
-                float v = sums[m][n][e] * p.w.scale[0] * p.units[row];
-                store(p.out, row, output, p.bias ? v + p.bias[output] : v, p.how);
+                if (output < p.w.rows && row < p.rows) finish(p, row, output, sums[m][n][e]);
             }
         }
     }

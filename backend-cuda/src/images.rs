@@ -16,7 +16,14 @@ mod built {
 }
 
 /// Files that take seconds to compile: they are begun first.
-const SLOW: [&str; 4] = ["ssm_scan", "norm_products", "matmul", "moe_matmul"];
+const SLOW: [&str; 6] = [
+    "ssm_scan",
+    "moe_matmul_bf16_sm90",
+    "moe_matmul_sm90",
+    "norm_products",
+    "matmul",
+    "moe_matmul",
+];
 
 struct File {
     name: &'static str,

@@ -11,8 +11,8 @@ const REGISTERS: [(&str, u32); 22] = [
     // What 384 threads may have; groups that multiply take more of it.
     ("attention_sm90", 168),
     ("moe_matmul_bf16_sm90", 128),
-    // 64 sums a thread, and operands that the compiler reads ahead.
-    ("matmul_fp4", 192),
+    // 64 sums a thread.
+    ("matmul_fp4", 128),
     // 32 values of state a lane; architectures with other latencies keep more of a chunk in flight.
     ("_32_32_1_4", 255),
     ("matmul_few", 128),
