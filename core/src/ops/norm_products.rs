@@ -100,16 +100,24 @@ impl<B: Backend> FusedOp<B> for NormProducts<'_, B> {
 pub(super) struct NormProductsCase {
     rows: usize,
     inputs: usize,
-    /// Format and outputs of each product; every second one goes through a function.
+    /// Format and outputs of each product; every second one goes through a function, the third has a bias.
     products: Vec<(Format, usize)>,
     /// Width of a convolution over the middle of the first product.
     conv: Option<usize>,
+    /// Neither functions nor a bias.
+    plain: bool,
 }
 
 /// Formats alone and mixed, tile edges, few rows and many, biases, functions, each width of convolution.
 pub(super) fn cases() -> Vec<NormProductsCase> {
     let mut cases = Vec::new();
-    let case = |rows, inputs, products| NormProductsCase { rows, inputs, products, conv: None };
+    let case = |rows, inputs, products| NormProductsCase {
+        rows,
+        inputs,
+        products,
+        conv: None,
+        plain: false,
+    };
     for rows in [1, 2, 3, 4, 5, 8, 9, 16, 17, 40] {
         for format in Format::ALL {
             cases.push(case(rows, 320, vec![(format, 67)]));
@@ -119,6 +127,10 @@ pub(super) fn cases() -> Vec<NormProductsCase> {
     }
     cases.push(case(1, 2688, vec![(Format::F32, 128), (Format::Nvfp4, 3712)]));
     cases.push(case(1, 2688, vec![(Format::BF16, 300), (Format::BF16, 64), (Format::BF16, 64)]));
+    for format in Format::ALL {
+        let products = [67, 9, 40].map(|outputs| (format, outputs)).into();
+        cases.push(NormProductsCase { plain: true, ..case(1, 320, products) });
+    }
     for width in 2..=8 {
         let conv = Some(width);
         let products = vec![(Format::Nvfp4, 150)];
@@ -129,10 +141,11 @@ pub(super) fn cases() -> Vec<NormProductsCase> {
 
 impl Case for NormProductsCase {
     fn name(&self) -> String {
-        let Self { rows, inputs, products, conv } = self;
+        let Self { rows, inputs, products, conv, plain } = self;
         let list: Vec<_> = products.iter().map(|(f, outputs)| format!("{outputs} {f}")).collect();
         let conv = conv.map_or(String::new(), |width| format!(", convolution of {width}"));
-        format!("{rows} of {inputs} to {}{conv}", list.join(" and "))
+        let plain = if *plain { ", as they come" } else { "" };
+        format!("{rows} of {inputs} to {}{conv}{plain}", list.join(" and "))
     }
 
     fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
@@ -165,13 +178,13 @@ impl Case for NormProductsCase {
             // Router logits and the like are f32 whatever the rest is.
             let kind = if weight.format == Format::F32 { DType::F32 } else { dtype };
             let out = rig.output(&name, rows, weight.rows, kind, tolerance)?;
-            let through = i % 2 == 1;
+            let through = i % 2 == 1 && !self.plain;
             let raw = if through {
                 rig.activation("raw", rows, weight.rows, Fill::Normal(1.0))?
             } else {
                 out.clone()
             };
-            let bias = (i == 2)
+            let bias = (i == 2 && !self.plain)
                 .then(|| rig.param("bias", 1, weight.rows, Fill::Normal(1.0)))
                 .transpose()?;
             let matmul = Matmul {
