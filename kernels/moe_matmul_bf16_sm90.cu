@@ -226,5 +226,5 @@ struct Grouped {
         __shared__ Grouped<MOST, STAGES>::Shared shared;                                             \
         Grouped<MOST, STAGES>{p, shared, shared_address(memory)}.template run<__VA_ARGS__>();        \
     }
-GROUPED(64, 8, 16, 32, 48, 64)
-GROUPED(192, 5, 64, 96, 112, 128, 160, 176, 192)
+GROUPED(64, 8, 16, 32, 64)
+GROUPED(192, 5, 64, 96, 128, 160, 192)

@@ -139,10 +139,8 @@ impl Wgpu {
             Demands::Everything => useful_features(&adapter, variants),
             Demands::WebGpuDefaults => wgpu::Features::empty(),
         };
-        let timed = match options.timed {
-            Timed::Nothing => wgpu::Features::empty(),
-            _ => timing::FEATURES,
-        };
+        let times = options.timed != Timed::Nothing;
+        let timed = if times { timing::FEATURES } else { wgpu::Features::empty() };
         // SAFETY: cooperative matrices are experimental in wgpu; the shaders that use them load and store whole
         // matrices inside their workgroup's memory.
         let experimental = unsafe { wgpu::ExperimentalFeatures::enabled() };
@@ -157,8 +155,7 @@ impl Wgpu {
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(|e| {
             Error::device(format!("wgpu: {}: the driver opens no device: {e}", report.name))
         })?;
-        let stamps = (options.timed != Timed::Nothing)
-            .then(|| Stamps::new(&device, options.timed == Timed::Dispatches));
+        let stamps = times.then(|| Stamps::new(&device, options.timed == Timed::Dispatches));
         let stamps = stamps.map_or_else(OnceCell::new, OnceCell::from);
         let gpu = Self {
             faults: Faults::attach(&device),
