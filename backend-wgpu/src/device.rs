@@ -82,6 +82,14 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Time stamps of a device that is opened for them.
+    fn stamps(&self, device: &wgpu::Device) -> Option<Stamps> {
+        let every_dispatch = self.timed == Timed::Dispatches;
+        (self.timed != Timed::Nothing).then(|| Stamps::new(device, every_dispatch))
+    }
+}
+
 /// The portable back end on one device.
 pub struct Wgpu {
     pub(crate) device: wgpu::Device,
@@ -139,8 +147,10 @@ impl Wgpu {
             Demands::Everything => useful_features(&adapter, variants),
             Demands::WebGpuDefaults => wgpu::Features::empty(),
         };
-        let times = options.timed != Timed::Nothing;
-        let timed = if times { timing::FEATURES } else { wgpu::Features::empty() };
+        let timed = match options.timed {
+            Timed::Nothing => wgpu::Features::empty(),
+            _ => timing::FEATURES,
+        };
         // SAFETY: cooperative matrices are experimental in wgpu; the shaders that use them load and store whole
         // matrices inside their workgroup's memory.
         let experimental = unsafe { wgpu::ExperimentalFeatures::enabled() };
@@ -155,8 +165,7 @@ impl Wgpu {
         let (device, queue) = adapter.request_device(&descriptor).await.map_err(|e| {
             Error::device(format!("wgpu: {}: the driver opens no device: {e}", report.name))
         })?;
-        let stamps = times.then(|| Stamps::new(&device, options.timed == Timed::Dispatches));
-        let stamps = stamps.map_or_else(OnceCell::new, OnceCell::from);
+        let stamps = options.stamps(&device).map_or_else(OnceCell::new, OnceCell::from);
         let gpu = Self {
             faults: Faults::attach(&device),
             recorder: RefCell::new(Recorder::new(&device)),
