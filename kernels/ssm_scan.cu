@@ -24,24 +24,70 @@ __device__ inline A at(const Window& w, u64 row, u32 col) {
     return reinterpret_cast<const A*>(w.data)[row * w.stride + col];
 }
 
+// Where the block's head begins in the state of a slot.
+__device__ inline u64 states_of(const Scan& p, u32 slot) {
+    return (u64(slot) * p.heads + blockIdx.x / p.tiles) * p.head_dim * p.state.stride;
+}
+
 // Elements 4 * piece .. of a row of N; zero past the end.
-__device__ inline float4 load_piece(const Window& state, u64 row, u32 piece, u32 n, bool whole) {
-    u32 i = 4 * piece;
-    if (whole) return i < n ? state_four(state, row + i) : make_float4(0, 0, 0, 0);
-    auto one = [&](u32 col) { return col < n ? state_one(state, row + col) : 0.0f; };
+__device__ inline float4 load_piece(const float* row, u32 i, u32 n, bool whole) {
+    if (whole) return i < n ? *reinterpret_cast<const float4*>(row + i) : make_float4(0, 0, 0, 0);
+    auto one = [&](u32 col) { return col < n ? row[col] : 0.0f; };
     return make_float4(one(i), one(i + 1), one(i + 2), one(i + 3));
 }
 
-__device__ inline void store_piece(const Window& state, u64 row, u32 piece, u32 n, bool whole, float4 v) {
-    u32 i = 4 * piece;
+__device__ inline float4 load_piece(const u16* row, u32 i, u32 n, bool whole) {
+    if (whole) return i < n ? widen_four(*reinterpret_cast<const uint2*>(row + i)) : make_float4(0, 0, 0, 0);
+    auto one = [&](u32 col) { return col < n ? bf16_f32(row[col]) : 0.0f; };
+    return make_float4(one(i), one(i + 1), one(i + 2), one(i + 3));
+}
+
+__device__ inline void store_four(float* to, float4 v) { *reinterpret_cast<float4*>(to) = v; }
+
+__device__ inline void store_four(u16* to, float4 v) {
+    *reinterpret_cast<uint2*>(to) = make_uint2(f32_bf16x2(v.x, v.y), f32_bf16x2(v.z, v.w));
+}
+
+template <class S>
+__device__ inline void store_piece(S* row, u32 i, u32 n, bool whole, float4 v) {
     if (whole) {
-        if (i < n) set_state_four(state, row + i, v);
+        if (i < n) store_four(row + i, v);
         return;
     }
-    float values[4] = {v.x, v.y, v.z, v.w};
+    if (i < n) narrow(row[i], v.x);
+    if (i + 1 < n) narrow(row[i + 1], v.y);
+    if (i + 2 < n) narrow(row[i + 2], v.z);
+    if (i + 3 < n) narrow(row[i + 3], v.w);
+}
+
+// A lane's part of R rows of the state, in the order of the header; S is how the state is kept.
+template <class S, int E, int L, int R>
+__device__ inline void load_rows(const Scan& p, Segment segment, u32 first, u32 lane, bool whole, float4 (*s)[E / 4]) {
+    const S* states = reinterpret_cast<const S*>(p.state.data) + states_of(p, segment.slot);
 #pragma unroll
-    for (u32 k = 0; k < 4; k++) {
-        if (i + k < n) set_state_one(state, row + i + k, values[k]);
+    for (int r = 0; r < R; r++) {
+        u32 row = first + r;
+#pragma unroll
+        for (int e = 0; e < E / 4; e++) {
+            s[r][e] = make_float4(0, 0, 0, 0);
+            if (segment.position > 0 && row < p.head_dim) {
+                s[r][e] = load_piece(states + row * p.state.stride, 4 * (lane + L * e), p.state_size, whole);
+            }
+        }
+    }
+}
+
+template <class S, int E, int L, int R>
+__device__ inline void store_rows(const Scan& p, u32 slot, u32 first, u32 lane, bool whole, float4 (*s)[E / 4]) {
+    S* states = reinterpret_cast<S*>(p.state.data) + states_of(p, slot);
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        u32 row = first + r;
+        if (row >= p.head_dim) break;
+#pragma unroll
+        for (int e = 0; e < E / 4; e++) {
+            store_piece(states + row * p.state.stride, 4 * (lane + L * e), p.state_size, whole, s[r][e]);
+        }
     }
 }
 
@@ -86,20 +132,9 @@ __device__ inline void scan(const Scan& p) {
     u32 lane = threadIdx.x % L, line = threadIdx.x / L * R;
     float a_log = -expf(p.params[head]), skip = p.params[p.heads + head], bias = p.params[2 * p.heads + head];
     bool whole = n % 4 == 0 && p.state.stride % 4 == 0;
-    u64 states = (u64(segment.slot) * p.heads + head) * p.head_dim * p.state.stride;
-
     float4 s[R][E / 4];
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        u32 row = first_row + line + r;
-#pragma unroll
-        for (int e = 0; e < E / 4; e++) {
-            s[r][e] = make_float4(0, 0, 0, 0);
-            if (segment.position > 0 && row < p.head_dim) {
-                s[r][e] = load_piece(p.state, states + row * p.state.stride, lane + L * e, n, whole);
-            }
-        }
-    }
+    if (p.state.dtype == F32) load_rows<float, E, L, R>(p, segment, first_row + line, lane, whole, s);
+    else load_rows<u16, E, L, R>(p, segment, first_row + line, lane, whole, s);
 
     constexpr u32 FOUR = sizeof(Four<A>);
     bool fours = n % 4 == 0 && p.b.stride % 4 == 0 && p.c.stride % 4 == 0 && reinterpret_cast<u64>(p.b.data) % FOUR == 0 &&
@@ -219,15 +254,10 @@ __device__ inline void scan(const Scan& p) {
             narrow(out[head * p.head_dim + row], ys[side * T * ROWS + place]);
         }
     }
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        u32 row = first_row + line + r;
-        if (row >= p.head_dim) break;
-#pragma unroll
-        for (int e = 0; e < E / 4; e++) {
-            store_piece(p.state, states + row * p.state.stride, lane + L * e, n, whole, s[r][e]);
-        }
-    }
+    // Asked for again where rows take many lanes: kept from the start, it would take registers that the tokens need.
+    u32 slot = L > 2 ? *const_cast<const volatile u32*>(&p.table[blockIdx.y].slot) : segment.slot;
+    if (p.state.dtype == F32) store_rows<float, E, L, R>(p, slot, first_row + line, lane, whole, s);
+    else store_rows<u16, E, L, R>(p, slot, first_row + line, lane, whole, s);
 }
 
 // Names: dtype, lanes a row, elements a lane, rows a lane, tokens a chunk; the host's table is the twin of this list.

@@ -240,9 +240,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ssm_scan_chunk(Scan p) 
     // This warp's part of the state: rows state_row and + 8, columns state_col + 8v and the next.
     u32 state_row = warp % 2 * 16 + g, state_col = warp / 2 * 16 + 2 * t;
     float s[2][4] = {};
-    u64 states = ((u64(segment.slot) * p.heads + head) * p.head_dim + first_row + state_row) * p.state.stride + state_col;
+    auto states_of = [&](u32 slot) {
+        return ((u64(slot) * p.heads + head) * p.head_dim + first_row + state_row) * p.state.stride + state_col;
+    };
     u32 rows_left = p.head_dim - min(first_row + state_row, p.head_dim), cols_left = n - min(state_col, n);
-    if (segment.position > 0) move_state<false>(p.state, states, rows_left, cols_left, s);
+    if (segment.position > 0) move_state<false>(p.state, states_of(segment.slot), rows_left, cols_left, s);
     publish(memory, s, state_row, state_col);
     // The first tokens meet the fewest sources: their last warp has time.
     bool timer = tokens == 0 && quarter == 3;
@@ -289,5 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ssm_scan_chunk(Scan p) 
         copy_wait<0>();
         __syncthreads();
     }
-    move_state<true>(p.state, states, rows_left, cols_left, s);
+    // The slot is asked for again: kept from the start, it would take registers that the chunks need.
+    u32 slot = *const_cast<const volatile u32*>(&p.table[blockIdx.y].slot);
+    move_state<true>(p.state, states_of(slot), rows_left, cols_left, s);
 }
