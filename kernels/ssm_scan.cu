@@ -254,8 +254,12 @@ __device__ inline void scan(const Scan& p) {
             narrow(out[head * p.head_dim + row], ys[side * T * ROWS + place]);
         }
     }
-    // Asked for again where rows take many lanes: kept from the start, it would take registers that the tokens need.
-    u32 slot = L > 2 ? *const_cast<const volatile u32*>(&p.table[blockIdx.y].slot) : segment.slot;
+    // Asked for again: kept from the start, these would take registers that the tokens need; a form that has them to spare
+    // keeps the last.
+    u32 slot = *const_cast<const volatile u32*>(&p.table[blockIdx.y].slot);
+    u32 size = p.state_size;
+    asm volatile("" : "+r"(size));
+    if (L == 2 || L == 32) whole = size % 4 == 0 && p.state.stride % 4 == 0;
     if (p.state.dtype == F32) store_rows<float, E, L, R>(p, slot, first_row + line, lane, whole, s);
     else store_rows<u16, E, L, R>(p, slot, first_row + line, lane, whole, s);
 }
