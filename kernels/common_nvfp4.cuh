@@ -134,25 +134,18 @@ __device__ inline u32 settled(u32 v) {
 }
 
 struct Tables {
-    u32 plus, minus, upper;
+    u32 plus, minus;
     static constexpr u32 PLUS = 0x18141210u, MINUS = 0x00040608u;  // the upper halves
 
-    __device__ inline Tables() : plus(settled(0x0f0e0d0cu)), minus(settled(0x090a0b0cu)), upper(settled(1u << 16)) {}
-
-    // The upper half of a word, by a multiplication: bitwise units are the busiest.
-    __device__ inline u32 half(u32 word) const {
-        u32 out;
-        asm("mul.hi.u32 %0, %1, %2;" : "=r"(out) : "r"(word), "r"(upper));
-        return out;
-    }
+    __device__ inline Tables() : plus(settled(0x0f0e0d0cu)), minus(settled(0x090a0b0cu)) {}
 
     // Eight codes of a word: even columns, odd columns; the two tables' entries apart, one of each pair 0.
     __device__ inline void unpack(u32 word, u32* even, u32* odd) const {
         u32 other = word ^ 0x88888888u;
         even[0] = lookup(plus, PLUS, word);
         even[1] = lookup(minus, MINUS, other);
-        odd[0] = lookup(plus, PLUS, half(word));
-        odd[1] = lookup(minus, MINUS, half(other));
+        odd[0] = lookup(plus, PLUS, word >> 16);
+        odd[1] = lookup(minus, MINUS, other >> 16);
     }
 };
 
