@@ -126,18 +126,19 @@ __device__ inline u32 lookup(u32 low, u32 high, u32 codes) {
     return out;
 }
 
-// A value that stays in its register: the compiler would work it out again in every step.
-__device__ inline u32 settled(u32 v) {
-    u32 lane;
-    asm volatile("mov.u32 %0, %%lanemask_eq;" : "=r"(lane));
-    return __shfl_sync(ALL, v ^ lane ^ 1u << threadIdx.x % 32, threadIdx.x % 32);
-}
-
 struct Tables {
     u32 plus, minus;
     static constexpr u32 PLUS = 0x18141210u, MINUS = 0x00040608u;  // the upper halves
 
-    __device__ inline Tables() : plus(settled(0x0f0e0d0cu)), minus(settled(0x090a0b0cu)) {}
+    // A zero that the compiler cannot see keeps the lower halves in registers: constants would be moved there again
+    // before every lookup.
+    __device__ inline Tables() {
+        u32 lane;
+        asm volatile("mov.u32 %0, %%lanemask_eq;" : "=r"(lane));
+        u32 zero = lane ^ 1u << threadIdx.x % 32;
+        plus = 0x0f0e0d0cu ^ zero;
+        minus = 0x090a0b0cu ^ zero;
+    }
 
     // Eight codes of a word: even columns, odd columns; the two tables' entries apart, one of each pair 0.
     __device__ inline void unpack(u32 word, u32* even, u32* odd) const {
@@ -168,25 +169,23 @@ struct Reader {
 
     __device__ inline explicit Reader(const Staging& staging) : held(make_uint4(0, 0, 0, 0)) {
         u32 lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-        own = settled(g / 2 == t);
+        own = g / 2 == t;
         codes = shared_address(staging.bytes) + t * 64 + g % 2 * 32;
         terms = shared_address(staging.bytes) + staging.rows * staging.pitch + t * 16;
     }
 
-    // `MORE` bytes behind an address.
-    template <int MORE>
+    __device__ inline uint4 block(u32 offset) { return at(codes + offset); }
     __device__ inline uint4 at(u32 address) {
-        asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.u32 {%0,%1,%2,%3}, [%4 + %6];}"
+        asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];}"
                      : "+r"(held.x), "+r"(held.y), "+r"(held.z), "+r"(held.w)
-                     : "r"(address), "r"(own), "n"(MORE));
+                     : "r"(address), "r"(own));
         return held;
     }
 
     // The correction and the power of two.
-    template <int MORE>
-    static __device__ inline uint2 terms_at(u32 address) {
+    __device__ inline uint2 block_terms(u32 offset) const {
         uint2 v;
-        asm volatile("ld.shared.v2.u32 {%0,%1}, [%2 + %3];" : "=r"(v.x), "=r"(v.y) : "r"(address), "n"(MORE));
+        asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(terms + offset));
         return v;
     }
 };
@@ -196,55 +195,51 @@ __device__ inline float block_scale(u32 two, int which) {
     return bits_f32((which ? two << 12 : two << 20) & 0x07f00000u);
 }
 
-// Block J of half H of a step with NT staged rows, `offset` bytes into each; see `meet`.
-template <int OUTPUTS, int NT, int H, int J>
-__device__ inline void meet_block(const Tables& tables, const uint4* codes, const u32* blocks, Reader& x, u32 offset, u32 pitch,
-                                  float (*sums)[OUTPUTS / 8]) {
-    u32 a[2][2][4];  // by word, then by table
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        u32 even[2], odd[2];
-        tables.unpack((&codes[H].x)[2 * J + i], even, odd);
-        a[i][0][0] = even[0], a[i][0][2] = odd[0];
-        if (OUTPUTS == 8) {
-            a[i][0][1] = even[1], a[i][0][3] = odd[1];
-        } else {
-            a[i][1][0] = even[1], a[i][1][2] = odd[1];
-            tables.unpack((&codes[1].x)[2 * J + i], even, odd);
-            a[i][0][1] = even[0], a[i][0][3] = odd[0];
-            a[i][1][1] = even[1], a[i][1][3] = odd[1];
-        }
-    }
-#pragma unroll
-    for (int r = 0; r < NT; r++) {
-        u32 at = offset + r * pitch;
-        uint4 b = x.at<H * 256 + J * 16>(x.codes + at);
-        uint2 terms = x.terms_at<H * 64 + J * 8>(x.terms + at / 4);
-        int d[4];
-        mma_first(d, a[0][0], b.x, b.y);
-        if (OUTPUTS == 16) mma(d, a[0][1], b.x, b.y);
-        mma(d, a[1][0], b.z, b.w);
-        if (OUTPUTS == 16) mma(d, a[1][1], b.z, b.w);
-        float power = bits_f32(terms.y);
-        int correction = int(terms.x);
-        if (OUTPUTS == 8) {
-            int fine = d[1] + d[3] + correction;
-            sums[r][0] += float((d[0] + d[2]) * 256 + fine) * (block_scale(blocks[H], J) * power);
-        } else {
-            sums[r][0] += float(d[0] * 256 + (d[1] + correction)) * (block_scale(blocks[0], J) * power);
-            sums[r][OUTPUTS / 8 - 1] += float(d[2] * 256 + (d[3] + correction)) * (block_scale(blocks[1], J) * power);
-        }
-    }
-}
-
-// Meets one step with NT staged rows. The tables' entries of a code meet x one after the other where a tile has 16 outputs,
-// side by side as outputs g and g + 8 where it has 8.
+// Meets one step with NT staged rows, `offset` bytes into each. The tables' entries of a code meet x one after the other
+// where a tile has 16 outputs, side by side as outputs g and g + 8 where it has 8.
 template <int OUTPUTS, int NT>
 __device__ inline void meet(const Tables& tables, const uint4* codes, const u32* blocks, Reader& x, u32 offset, u32 pitch,
                             float (*sums)[OUTPUTS / 8]) {
-    meet_block<OUTPUTS, NT, 0, 0>(tables, codes, blocks, x, offset, pitch, sums);
-    meet_block<OUTPUTS, NT, 0, 1>(tables, codes, blocks, x, offset, pitch, sums);
-    if (OUTPUTS == 16) return;
-    meet_block<OUTPUTS, NT, OUTPUTS == 16 ? 0 : 1, 0>(tables, codes, blocks, x, offset, pitch, sums);
-    meet_block<OUTPUTS, NT, OUTPUTS == 16 ? 0 : 1, 1>(tables, codes, blocks, x, offset, pitch, sums);
+    constexpr int HALVES = OUTPUTS == 16 ? 1 : 2;
+#pragma unroll
+    for (int h = 0; h < HALVES; h++) {
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            u32 a[2][2][4];  // by word, then by table
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                u32 even[2], odd[2];
+                tables.unpack((&codes[h].x)[2 * j + i], even, odd);
+                a[i][0][0] = even[0], a[i][0][2] = odd[0];
+                if (OUTPUTS == 8) {
+                    a[i][0][1] = even[1], a[i][0][3] = odd[1];
+                } else {
+                    a[i][1][0] = even[1], a[i][1][2] = odd[1];
+                    tables.unpack((&codes[1].x)[2 * j + i], even, odd);
+                    a[i][0][1] = even[0], a[i][0][3] = odd[0];
+                    a[i][1][1] = even[1], a[i][1][3] = odd[1];
+                }
+            }
+#pragma unroll
+            for (int r = 0; r < NT; r++) {
+                u32 at = offset + h * 256 + r * pitch;
+                uint4 b = x.block(at + j * 16);
+                uint2 terms = x.block_terms(at / 4 + j * 8);
+                int d[4];
+                mma_first(d, a[0][0], b.x, b.y);
+                if (OUTPUTS == 16) mma(d, a[0][1], b.x, b.y);
+                mma(d, a[1][0], b.z, b.w);
+                if (OUTPUTS == 16) mma(d, a[1][1], b.z, b.w);
+                float power = bits_f32(terms.y);
+                int correction = int(terms.x);
+                if (OUTPUTS == 8) {
+                    int fine = d[1] + d[3] + correction;
+                    sums[r][0] += float((d[0] + d[2]) * 256 + fine) * (block_scale(blocks[h], j) * power);
+                } else {
+                    sums[r][0] += float(d[0] * 256 + (d[1] + correction)) * (block_scale(blocks[0], j) * power);
+                    sums[r][OUTPUTS / 8 - 1] += float(d[2] * 256 + (d[3] + correction)) * (block_scale(blocks[1], j) * power);
+                }
+            }
+        }
+    }
 }

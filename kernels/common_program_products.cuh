@@ -33,13 +33,13 @@ struct Meter<W_BF16> {
     float d[4] = {};
     __device__ inline explicit Meter(const Desk& desk)
         : x(desk.integers), row(shared_address(desk.bytes) + threadIdx.x % 4 * 16 + threadIdx.x % 32 / 4 * 64) {
-        x.own = settled(threadIdx.x % 32 < 8);
+        x.own = threadIdx.x % 32 < 8;
     }
     __device__ inline void step(Ring& ring, u32 offset) {
         uint4 codes[2];
         u32 blocks[2];
         ring.take<W_BF16>(codes, blocks);
-        uint4 b = x.at<0>(row + offset);
+        uint4 b = x.at(row + offset);
 #pragma unroll
         for (int q = 0; q < 2; q++) {
             const u32 *low = &codes[0].x + 2 * q, *high = &codes[1].x + 2 * q;
