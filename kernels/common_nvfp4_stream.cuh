@@ -2,7 +2,7 @@
 //
 // A block takes tiles that lie gridDim.x apart. A warp takes steps that follow each other and copies them itself, STAGES
 // ahead, through a ring of its own in shared memory: it waits for no other warp before the sums are joined. The copies
-// begin before the kernels ahead are done.
+// begin before the kernels ahead are done. Conditions: whole stripes and chunks of block scales (`scale_place`).
 #pragma once
 #include "common_nvfp4.cuh"
 
@@ -14,7 +14,6 @@ struct Stream {
     const u8* first;   // this lane's two pieces of the next step
     const u8* second;
     const u8* scales;  // and its word of block scales
-    u32 pace;          // from one step's scales to the next one's
     int pieces, words;  // steps that still have them; `more` for the second piece of 8 outputs
     int more;
     u32 at, end;  // in the ring: the oldest step, whose place the next one takes
@@ -28,11 +27,9 @@ struct Stream {
     __device__ inline void open(const Bank& w, u32 output, u32 step) {
         constexpr u32 WORDS = 32 / OUTPUTS, PIECES = 64 / OUTPUTS;
         u32 lane = threadIdx.x % 32, t = lane % 4, word = lane / OUTPUTS;
-        auto line = [&](u32 row) { return u64(min(output + row, w.rows - 1)); };
-        first = w.data + line(lane / 4) * (w.cols / 2) + t * 16 + step * (16 * PIECES);
-        second = OUTPUTS == 16 ? w.data + line(lane / 4 + 8) * (w.cols / 2) + t * 16 + step * (16 * PIECES) : first + 64;
-        scales = w.scales + scale_place(w, 0, line(lane % OUTPUTS), (step * WORDS + word) * CHUNK);
-        pace = WORDS * CHUNK * min(STRIPE, w.rows - output / STRIPE * STRIPE);
+        first = w.data + u64(output + lane / 4) * (w.cols / 2) + t * 16 + step * (16 * PIECES);
+        second = OUTPUTS == 16 ? first + 4 * w.cols : first + 64;
+        scales = w.scales + scale_place(w, 0, output + lane % OUTPUTS, (step * WORDS + word) * CHUNK);
         auto steps = [&](u32 count, u32 mine, u32 each) { return int((count + each - 1 - mine) / each) - int(step); };
         pieces = steps(w.cols / 32, t, PIECES);
         more = OUTPUTS == 16 ? pieces : steps(w.cols / 32, t + 4, PIECES);
@@ -41,6 +38,7 @@ struct Stream {
 
     // Queues the next step; an empty one where there is none.
     __device__ inline void copy(bool there) {
+        constexpr u32 WORDS = 32 / OUTPUTS;
         if (there) {
             u32 lane = threadIdx.x % 32;
             copy_async(at + lane * 16, first, pieces > 0 ? 16 : 0);
@@ -48,7 +46,7 @@ struct Stream {
             asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at + 1024 + lane * 4), "l"(scales),
                          "r"(words > 0 ? 4 : 0)
                          : "memory");
-            first += 1024 / OUTPUTS, second += 1024 / OUTPUTS, scales += pace;
+            first += 1024 / OUTPUTS, second += 1024 / OUTPUTS, scales += WORDS * CHUNK * STRIPE;
             pieces--, words--, more--;
         }
         copy_commit();

@@ -6,9 +6,10 @@
 use crate::compile::Compiler;
 use crate::kernels::{architecture, expand, sources};
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::OnceCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use whipsnake_core::error::{Error, Result};
 
 mod built {
@@ -37,8 +38,53 @@ pub(crate) struct Images {
     compiler: std::result::Result<Compiler, String>,
     architecture: String,
     files: Arc<Vec<File>>,
-    /// Whether other threads compile already.
-    ahead: Cell<bool>,
+    /// Other threads, once they compile.
+    ahead: OnceCell<Workers>,
+}
+
+/// Threads that go through a list, entry by entry. They stop at the next one and are waited for where this goes away: the
+/// compiler's library must not be in use when the program ends.
+struct Workers {
+    next: Arc<AtomicUsize>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    fn start<T: Send + Sync + 'static>(
+        count: usize,
+        list: &Arc<Vec<T>>,
+        work: impl Fn(&T) + Clone + Send + 'static,
+    ) -> Self {
+        let next = Arc::new(AtomicUsize::new(0));
+        let start = |_| {
+            let (next, list, work) = (next.clone(), list.clone(), work.clone());
+            let run = move || {
+                while let Some(entry) = list.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    work(entry);
+                }
+            };
+            match std::thread::Builder::new().name("kernels".into()).spawn(run) {
+                Ok(thread) => Some(thread),
+                Err(error) => {
+                    tracing::debug!(%error, "no thread compiles ahead");
+                    None
+                }
+            }
+        };
+        let threads = (0..count).filter_map(start).collect();
+        Self { next, threads }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        // Behind the end of any list, with room to count on.
+        self.next.store(usize::MAX / 2, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A panic has been printed.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// Whether the program holds the kernels for a device, so that it needs no compiler.
@@ -66,7 +112,7 @@ impl Images {
             .map(|&(name, source)| File { name, source, code: OnceLock::new() })
             .collect();
         files.sort_by_key(|file| !SLOW.contains(&file.name));
-        Ok(Self { compiler, architecture, files: Arc::new(files), ahead: Cell::new(false) })
+        Ok(Self { compiler, architecture, files: Arc::new(files), ahead: OnceCell::new() })
     }
 
     /// What the driver loads for a file.
@@ -110,24 +156,15 @@ impl Images {
     }
 
     fn compile_ahead(&self, compiler: &Compiler) {
-        if self.ahead.replace(true) {
-            return;
-        }
-        let others = std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1);
-        let next = Arc::new(AtomicUsize::new(0));
-        for _ in 0..others {
-            let (files, compiler) = (self.files.clone(), compiler.clone());
-            let (architecture, next) = (self.architecture.clone(), next.clone());
+        self.ahead.get_or_init(|| {
+            let others =
+                std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1);
+            let (compiler, architecture) = (compiler.clone(), self.architecture.clone());
             // Whoever wants a file that is under way waits for it.
-            let work = move || {
-                while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let _ = code(file, &compiler, &architecture);
-                }
-            };
-            if let Err(error) = std::thread::Builder::new().name("kernels".into()).spawn(work) {
-                tracing::debug!(%error, "no thread compiles ahead");
-            }
-        }
+            Workers::start(others, &self.files, move |file| {
+                let _ = code(file, &compiler, &architecture);
+            })
+        });
     }
 }
 
@@ -140,4 +177,27 @@ fn code<'a>(
         let code = compiler.cached(file.name, &expand(file.source), architecture);
         code.map_err(|error| error.to_string())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn no_thread_works_on_once_nobody_waits_for_it() {
+        let list = Arc::new(vec![(); 1000]);
+        let done = Arc::new(AtomicUsize::new(0));
+        let count = done.clone();
+        let workers = Workers::start(3, &list, move |()| {
+            std::thread::sleep(Duration::from_millis(5));
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        while done.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        drop(workers);
+        assert_eq!(Arc::strong_count(&list), 1, "a thread still holds the list");
+        assert!(done.load(Ordering::Relaxed) < list.len(), "all was done before it stopped");
+    }
 }

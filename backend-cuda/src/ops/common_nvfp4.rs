@@ -4,6 +4,7 @@ use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::switches::on;
 use crate::view::{in_pieces, narrow};
+use crate::weight::STRIPE;
 use whipsnake_core::tensor::{DType, Tensor};
 use whipsnake_core::weight::{Format, Weight};
 
@@ -21,10 +22,10 @@ pub(super) const MOST_ROWS: usize = 8;
 /// Shared memory of a block, on Hopper and elsewhere.
 const MOST_SHARED: [u32; 2] = [224 << 10, 96 << 10];
 
-/// Whether kernel file `file` is on and takes the weight: block scales are whole words of a row.
+/// Whether kernel file `file` is on and takes the weight: block scales are whole words of a row, and whole stripes.
 pub(super) fn takes(cuda: &Cuda, file: &str, weight: &Weight<Cuda>) -> bool {
-    let fits = weight.format == Format::Nvfp4 && weight.cols.is_multiple_of(64);
-    fits && cuda.tuned() && on(file) && on("nvfp4")
+    let sizes = weight.cols.is_multiple_of(64) && weight.rows.is_multiple_of(STRIPE);
+    sizes && weight.format == Format::Nvfp4 && cuda.tuned() && on(file) && on("nvfp4")
 }
 
 /// Whether the kernels take rows of bf16.
