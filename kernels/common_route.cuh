@@ -48,7 +48,7 @@ __device__ inline float choice_weight(const Rule& rule, float score) {
 
 // ---- a row routed by a block, for up to 256 experts and 32 choices, without groups and with no softmax ahead of the choice
 
-struct Ranked {
+struct Routing {
     uint4 keys[64];
     float scores[256];
     u32 best[32];
@@ -56,23 +56,23 @@ struct Ranked {
 
 // A thread has an expert and counts those that come before it.
 __device__ inline void route_row(const Window& logits, const float* bias, const Rule& rule, const Window& ids,
-                                 const Window& weights, u32 row, Ranked& ranked) {
+                                 const Window& weights, u32 row, Routing& routing) {
     u32 experts = logits.cols, e = threadIdx.x;
     bool there = e < experts;
     float more = bias && there ? bias[e] : 0.0f;
     await_previous();
     float v = there ? load(logits, row, e) : 0.0f;
     if (rule.score == SIGMOID_SCORE) v = sigmoid(v);
-    ranked.scores[e] = v;
-    reinterpret_cast<u32*>(ranked.keys)[e] = there ? choice_key(v + more) : 0;
+    routing.scores[e] = v;
+    reinterpret_cast<u32*>(routing.keys)[e] = there ? choice_key(v + more) : 0;
     __syncthreads();
-    u32 rank = there ? count_before(ranked.keys, experts, e, 0, 1) : experts;
-    if (rank < rule.top_k) ranked.best[rank] = e;
+    u32 rank = there ? count_before(routing.keys, experts, e, 0, 1) : experts;
+    if (rank < rule.top_k) routing.best[rank] = e;
     __syncthreads();
     if (e >= 32) return;
     there = e < rule.top_k;
-    float weight = choice_weight(rule, there ? ranked.scores[ranked.best[e]] : 0.0f);
+    float weight = choice_weight(rule, there ? routing.scores[routing.best[e]] : 0.0f);
     if (!there) return;
-    reinterpret_cast<u32*>(ids.data)[row * ids.stride + e] = ranked.best[e];
+    reinterpret_cast<u32*>(ids.data)[row * ids.stride + e] = routing.best[e];
     reinterpret_cast<float*>(weights.data)[row * weights.stride + e] = weight;
 }

@@ -8,17 +8,7 @@
 // moe_matmul_tile: bf16 x, sorted pairs; one block computes 128 outputs by ROWS pairs of one expert. blockIdx.y counts
 // tiles over all experts; there are at most pairs / ROWS + experts, and blocks past the last do nothing.
 #include "common_mma.cuh"
-
-// Twin of `Moe` in moe_matmul.rs.
-struct Moe {
-    Window x;
-    Bank w;
-    Window ids;
-    const u32* order;
-    const u32* offsets;
-    u32 by_pair, function, pairs, unused;
-    Window out;
-};
+#include "common_moe.cuh"
 
 __device__ inline u32 expert_of(const Moe& p, u32 pair) {
     u32 top_k = p.ids.cols;

@@ -5,19 +5,9 @@
 // expert (common_ranked.cuh) from a common count; a tile runs as narrow as its pairs allow. Two teams of four carrying warps
 // copy x and the weight ahead, 64 columns a step, taking steps in turn; two groups of four warps multiply 64 outputs each by
 // all pairs, both operands in shared memory (common_wgmma.cuh). Carriers go on into the next tile while sums are stored.
+#include "common_moe.cuh"
 #include "common_ranked.cuh"
 #include "common_wgmma.cuh"
-
-// Twin of `Moe` in moe_matmul.rs.
-struct Moe {
-    Window x;
-    Bank w;
-    Window ids;
-    const u32* order;
-    const u32* offsets;
-    u32 by_pair, function, pairs, unused;
-    Window out;
-};
 
 // Tiles that blocks have taken, and blocks that are done; the last one puts both back.
 __device__ u32 taken[2];

@@ -5,18 +5,8 @@
 // pairs are dealt evenly over as few tiles as hold them, and a tile runs as narrow as its pairs allow, so that little is
 // computed twice for experts of any popularity. blockIdx.x = outputs; y = tile over all experts, blocks past the last do
 // nothing.
+#include "common_moe.cuh"
 #include "common_sm90.cuh"
-
-// Twin of `Moe` in moe_matmul.rs.
-struct Moe {
-    Window x;
-    Bank w;
-    Window ids;
-    const u32* order;
-    const u32* offsets;
-    u32 by_pair, function, pairs, unused;
-    Window out;
-};
 
 struct Place {
     u32 expert, start, count;

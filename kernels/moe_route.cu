@@ -95,7 +95,7 @@ extern "C" __global__ void moe_route(Window logits, const float* bias, Rule rule
 
 extern "C" __global__ void __launch_bounds__(256) moe_route_ranked(Window logits, const float* bias, Rule rule, Window ids,
                                                                    Window weights) {
-    __shared__ Ranked ranked;
+    __shared__ Routing routing;
     release_next();
-    route_row(logits, bias, rule, ids, weights, blockIdx.x, ranked);
+    route_row(logits, bias, rule, ids, weights, blockIdx.x, routing);
 }

@@ -23,11 +23,11 @@ __device__ inline void walk(const uint4* experts, u32 pairs, EACH each) {
 
 extern "C" __global__ void __launch_bounds__(256) moe_sort(Window logits, const float* bias, Rule rule, Window ids,
                                                            Window weights, u32* order, u32* offsets) {
-    __shared__ Ranked ranked;
+    __shared__ Routing routing;
     __shared__ uint4 chosen[MOST / 4];
     __shared__ u32 scratch[32];
     __shared__ bool last;
-    route_row(logits, bias, rule, ids, weights, blockIdx.x, ranked);
+    route_row(logits, bias, rule, ids, weights, blockIdx.x, routing);
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) last = atomicAdd(&done, 1) == gridDim.x - 1;

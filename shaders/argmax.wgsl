@@ -7,27 +7,6 @@ struct Params { x: vec2<u32>, out: vec2<u32>, rows: u32, cols: u32, parts: u32, 
 @group(0) @binding(1) var<storage, read> x: array<u32>; // [rows, cols] f32, or [rows * parts, 2] keys and places
 @group(0) @binding(2) var<storage, read_write> out: array<u32>; // [rows, 1], or [rows * parts, 2]
 
-var<workgroup> keys: array<u32, 256>;
-var<workgroup> places: array<u32, 256>;
-
-// The best of what the invocations hold, in entry 0.
-fn reduce(lane: u32, key: u32, place: u32) {
-    keys[lane] = key;
-    places[lane] = place;
-    for (var half = 128u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (lane < half) {
-            let rival = keys[lane + half];
-            let other = places[lane + half];
-            if (rival > keys[lane] || (rival == keys[lane] && other < places[lane])) {
-                keys[lane] = rival;
-                places[lane] = other;
-            }
-        }
-    }
-    workgroupBarrier();
-}
-
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -19,8 +19,6 @@ const NEVER = 0xffffffffu;
 struct Weights { start: u32, highest: f32, temperature: f32, floor: f32 }
 
 var<workgroup> sums: array<f32, 256>;
-var<workgroup> keys: array<u32, 256>;
-var<workgroup> places: array<u32, 256>;
 var<workgroup> broken: atomic<u32>;
 
 fn weight(w: Weights, i: u32) -> f32 {
@@ -115,22 +113,6 @@ fn unit(state: vec2<u32>) -> f32 {
     return f32(fold(second, 31u).y >> 8u) / 16777216.0;
 }
 
-// The best of what the invocations hold, in entry 0: of equals the lowest place.
-fn reduce(lane: u32) {
-    for (var half = 128u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if (lane < half) {
-            let rival = keys[lane + half];
-            let other = places[lane + half];
-            if (rival > keys[lane] || (rival == keys[lane] && other < places[lane])) {
-                keys[lane] = rival;
-                places[lane] = other;
-            }
-        }
-    }
-    workgroupBarrier();
-}
-
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -163,8 +145,6 @@ fn main(
             place = i;
         }
     }
-    keys[lane] = key;
-    places[lane] = place;
     if (lane == 0u) {
         atomicStore(&broken, 0u);
     }
@@ -172,7 +152,7 @@ fn main(
     if (bad != 0u) {
         atomicMax(&broken, 1u);
     }
-    reduce(lane);
+    reduce(lane, key, place);
     let best = places[0];
     // The key of -inf, and of NaNs below it.
     let unusable = atomicLoad(&broken) != 0u || keys[0] <= 0x007fffffu;

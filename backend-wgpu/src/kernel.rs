@@ -24,6 +24,8 @@ const SCAN_RAGGED: &str = include_str!("../../shaders/common_scan_ragged.wgsl");
 const SCAN_FOURS: &str = include_str!("../../shaders/common_scan_fours.wgsl");
 /// Blocks of products without barriers.
 const BLOCK: &str = include_str!("../../shaders/common_block.wgsl");
+/// The best of a workgroup.
+const BEST: &str = include_str!("../../shaders/common_best.wgsl");
 /// Norms.
 const NORM: &str = include_str!("../../shaders/common_norm.wgsl");
 /// Products for few rows.
@@ -85,7 +87,7 @@ struct Shader {
 const SHADERS: &[Shader] = shaders![
     "activate",
     "add",
-    "argmax",
+    "argmax" + BEST,
     "argmax_thread",
     "attention" + WEIGHT,
     "attention_combine",
@@ -94,7 +96,7 @@ const SHADERS: &[Shader] = shaders![
     "causal_conv1d",
     "causal_conv1d_thread",
     "copy_slot",
-    "draw",
+    "draw" + BEST,
     "embed" + WEIGHT,
     "gated_rms_norm" + NORM,
     "gated_rms_norm_thread",

@@ -15,7 +15,7 @@ use whipsnake_core::ops::{Activation, ExpertInput, MoeMatmul};
 use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::Format;
 
-/// Twin of `Moe` in `kernels/moe_matmul.cu`.
+/// Twin of `Moe` in `kernels/common_moe.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Moe {

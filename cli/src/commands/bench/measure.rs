@@ -85,17 +85,17 @@ pub fn decode(
 ) -> anyhow::Result<Vec<Vec<u32>>> {
     let ahead = session.runs_ahead();
     let mut chosen = vec![first];
+    if ahead && steps > 0 {
+        session.start(&decode_batch(session, &chosen[0], position)?, Choose::Best)?;
+    }
     for step in 0..steps {
-        let batch = decode_batch(session, &chosen[step], position + step)?;
         if !ahead {
+            let batch = decode_batch(session, &chosen[step], position + step)?;
             match pollster::block_on(session.forward(&batch, Want::Greedy(&batch.last_rows())))? {
                 Output::Tokens(tokens) => chosen.push(tokens),
                 _ => anyhow::bail!("the step gave no tokens"),
             }
             continue;
-        }
-        if step == 0 {
-            session.start(&batch, Choose::Best)?;
         }
         if step + 1 < steps {
             session.follow()?;
