@@ -2,39 +2,8 @@
 //
 // phases [count], table [1] and places [1] the row's or null where no phase wants them, arrivals [2] zeros, which it leaves
 // as zeros. One block of 16 warps a multiprocessor, all of them resident at once.
+#include "common_program_choice.cuh"
 #include "common_program_products.cuh"
-
-// Finds the experts of the row: a larger score goes first, then a lower index. Limit: 256 experts.
-__device__ inline void run_choice(const Phase& phase, const Meeting& meeting, Kept& kept) {
-    const Choice& p = phase.choice;
-    // Threads of an expert share the others out, four at a time.
-    u32 experts = p.logits.cols, shift = experts <= 128 ? 2 : 1, e = threadIdx.x >> shift;
-    u32* keys = reinterpret_cast<u32*>(kept.keys);
-    bool there = threadIdx.x < experts;
-    float bias = p.bias && there ? p.bias[threadIdx.x] : 0.0f;
-    meeting.wait();
-    if (threadIdx.x < 256) {
-        float score = there ? reinterpret_cast<const float*>(p.logits.data)[threadIdx.x] : 0.0f;
-        if (p.rule.score == SIGMOID_SCORE) score = sigmoid(score);
-        kept.scores[threadIdx.x] = score;
-        keys[threadIdx.x] = there ? choice_key(score + bias) : 0;
-    }
-    __syncthreads();
-    if (e < experts) {
-        u32 step = 1 << shift, rank = count_before(kept.keys, experts, e, threadIdx.x & (step - 1), step);
-        for (u32 lanes = 1; lanes < step; lanes *= 2) rank += __shfl_xor_sync(__activemask(), rank, lanes);
-        if (rank < p.rule.top_k) kept.chosen[rank] = e;
-    }
-    __syncthreads();
-    if (threadIdx.x >= 32) return;
-    there = threadIdx.x < p.rule.top_k;
-    float weight = choice_weight(p.rule, there ? kept.scores[kept.chosen[threadIdx.x]] : 0.0f);
-    if (!there) return;
-    kept.weight[threadIdx.x] = weight;
-    if (blockIdx.x != 0) return;
-    reinterpret_cast<u32*>(p.ids.data)[threadIdx.x] = kept.chosen[threadIdx.x];
-    reinterpret_cast<float*>(p.weights.data)[threadIdx.x] = weight;
-}
 
 // One token of a segment of its own; two rows of a head a warp.
 __device__ inline void run_scan(const Phase& phase, const Meeting& meeting, const Kept& kept) {
@@ -78,12 +47,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) program(const Phase* ph
         bool more = now + SLOTS - 1 < count && threadIdx.x < WORDS;
         u32 next = more ? word(now + SLOTS - 1) : 0;
         ring.fill(now);
-        if (phase.kind == PRODUCTS) run_products(phase, now, meeting, ring, kept, memory + RING);
-        else if (phase.kind == SCAN) run_scan(phase, meeting, kept);
-        else run_choice(phase, meeting, kept);
+        if (phase.kind == PRODUCTS) {
+            run_products(phase, now > 0 ? &slots[(now - 1) % SLOTS] : nullptr, now, meeting, ring, kept, memory + RING);
+        } else if (phase.kind == SCAN) {
+            run_scan(phase, meeting, kept);
+        } else {
+            run_choice(phase, meeting, kept);
+        }
         if (more) keep(now + SLOTS - 1, next);
         __syncthreads();
-        if (now + 1 < count && slots[(now + 1) % SLOTS].meet) meeting.arrive();
+        if (phase.arrive) meeting.arrive();
     }
     meeting.end();
 }

@@ -33,16 +33,17 @@ struct Unit {
 };
 struct Products {
     u32 staged, format;
-    u32 chained;  // matrices follow each other along columns, their sums add up; else along outputs
+    u32 chained;  // matrices of unit 0 that follow each other along columns, and then unit 1's: their sums add up; 0: matrices
+                  // follow each other along outputs
     u32 share, extra;   // tiles of a block; blocks with one more
-    u32 length, steps;  // steps of a tile, and of one matrix in it
+    u32 length, steps;  // steps of a tile, and of one matrix of unit 0 in it
     u32 x_place, sums_place, extra_place;  // in a block's memory
     u32 plain, keep;  // the place of an F32 unit, 4 for none
     float eps;
     u32 norm_groups, gate_first;
     Store how;
     u32 unused;
-    Window x, z, normed;
+    Window x, z, normed;  // z: what gates x, or the row of a chain's unit 1
     const float* gain;
     Conv conv;
     Unit unit[4];
@@ -56,9 +57,9 @@ struct Choice {
 };
 struct Phase {
     u32 kind;
-    u32 meet;  // whether blocks meet first
-    u32 lead;  // phases before this one from which its weights can be told
-    u32 unused;
+    u32 meet;    // whether blocks wait first for what all of them wrote before they arrived last
+    u32 arrive;  // whether they arrive at its end
+    u32 lead;    // phases before this one from which its weights can be told
     union {
         Products products;
         Choice choice;
@@ -83,7 +84,7 @@ struct Kept {
     RowPlace place;
     u32 chosen[MOST_CHOICES];
     float weight[MOST_CHOICES];
-    float factor[MOST_CHOICES];  // and times their matrices' scales, in a chain
+    float factor[MOST_CHOICES + 1];  // what a chain's matrices are worth
     float scores[256];
     uint4 keys[64];  // of 256 experts
     float inverse;  // of the last norm
@@ -107,9 +108,8 @@ struct Meeting {
         if (threadIdx.x == 0) {
             u32 there;
             do {
-                asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(arrivals) : "memory");
+                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(arrivals) : "memory");
             } while (there < target);
-            asm volatile("fence.acq_rel.gpu;" ::: "memory");
         }
         __syncthreads();
     }

@@ -68,7 +68,7 @@ template <u32 FORMAT>
 __device__ inline void multiply(const Products& p, const Share& share, const Desk& desk, const Partial& partial, Ring& ring,
                                 const Kept& kept, u32 now) {
     // Steps that add up before they are weighed.
-    u32 lane = threadIdx.x % 32, whole = FORMAT == W_NVFP4 ? p.length : p.steps;
+    u32 lane = threadIdx.x % 32, whole = FORMAT == W_NVFP4 || !p.chained ? p.length : p.steps;
     constexpr u32 SPAN = span_of(FORMAT);
     u32 within = share.first - over(share.first, p.length) * p.length;
     float* out = partial.of(threadIdx.x / 32, 0) + lane / 4;
@@ -77,7 +77,7 @@ __device__ inline void multiply(const Products& p, const Share& share, const Des
 #pragma unroll 1
     for (u32 left = share.last - share.first; left > 0;) {
         u32 part = over(within, whole), steps = min((part + 1) * whole - within, left), offset = within * SPAN;
-        float factor = FORMAT != W_NVFP4 && p.chained ? kept.factor[part] : 1.0f;
+        float factor = FORMAT != W_NVFP4 && p.chained ? kept.factor[min(part, p.chained)] : 1.0f;
         within += steps, left -= steps;
 #pragma unroll 1
         for (; steps > 0; steps--, offset += SPAN) {
@@ -96,48 +96,62 @@ __device__ inline void multiply(const Products& p, const Share& share, const Des
 
 // One output of the block, as its thread knows it before its sum is there.
 struct Output {
-    u32 unit, row, output;
+    const Unit* unit;
+    char* to;  // where it goes, F32 or bf16
+    u32 function;
     float scale, bias, before;
     const float* sums;  // of the first warp of its tile; the others have theirs in their first runs
     const float* others;
     u32 more;
-    bool there;
-
+    bool there, wide;
     bool plain = false;  // the F32 unit's
 
+    __device__ inline void target(const Products& p, u32 of, u32 row, u32 output) {
+        unit = &p.unit[of];
+        const Window& out = unit->out;
+        function = unit->function;
+        wide = out.dtype == F32;
+        to = reinterpret_cast<char*>(out.data) + ((row * out.stride + output) << (wide ? 2 : 1));
+        if (unit->bias) bias = unit->bias[output];
+    }
     __device__ inline void turn(const Products& p, const Kept& kept, const Share& share, const Partial& partial, u32 item) {
         u32 index = item / OUTPUTS, column = item % OUTPUTS;
         Place place(p, index);
-        unit = place.unit, row = place.copy, output = place.tile * OUTPUTS + column;
-        const Unit& of = p.unit[unit];
+        u32 output = place.tile * OUTPUTS + column;
+        const Unit& of = p.unit[place.unit];
+        bias = 0.0f;
         there = output < of.w.rows;
         if (!there) return;
-        // Those of a chain have met x.
-        scale = p.chained ? 1.0f : of.w.scale[place.matrix(p, kept)];
-        bias = of.bias ? of.bias[output] : 0.0f;
+        target(p, place.unit, place.copy, output);
+        // Those of a chain have met x. It is on its way and must not be waited for here.
+        if (!p.chained) scale = of.w.scale[place.matrix(p, kept)];
         u32 begin = index * p.length, first = over(begin, share.steps);
         sums = partial.of(first, index - over(first * share.steps, p.length)) + column;
         others = partial.of(first + 1, 0) + column;
         more = over(begin + p.length - 1, share.steps) - first;
-        if (p.how.accumulate && item >= THREADS) before = load(of.out, row, output);
     }
     __device__ inline Output(const Products& p, const Kept& kept, const Share& share, const Partial& partial, u32 item, bool known)
-        : unit(0), row(0), output(0), scale(1.0f), bias(0.0f), before(0.0f), sums(nullptr), others(nullptr), more(0), there(false) {
+        : unit(nullptr), to(nullptr), function(0), scale(1.0f), bias(0.0f), before(0.0f), sums(nullptr), others(nullptr), more(0),
+          there(false), wide(false) {
         if (known) turn(p, kept, share, partial, item);
     }
     __device__ inline void turn_plain(const Products& p) {
-        unit = p.plain, output = blockIdx.x;
         plain = there = true;
-        if (p.unit[unit].bias) bias = p.unit[unit].bias[output];
+        target(p, p.plain, 0, blockIdx.x);
     }
     __device__ inline void fetch(const Products& p) {
-        if (there && p.how.accumulate) before = load(p.unit[unit].out, row, output);
+        if (!there || !p.how.accumulate) return;
+        before = wide ? *reinterpret_cast<const float*>(to) : bf16_f32(*reinterpret_cast<const u16*>(to));
     }
     __device__ inline float sum(u32 pitch) const {
         float sum = *sums;
 #pragma unroll 2
         for (u32 i = 0; i < more; i++) sum += others[i * pitch];
         return sum;
+    }
+    __device__ inline void put(float v) const {
+        if (wide) *reinterpret_cast<float*>(to) = v;
+        else *reinterpret_cast<u16*>(to) = f32_bf16(v);
     }
 };
 
@@ -179,14 +193,19 @@ struct Columns {
         if (j <= width) taps[item * (width + 1) + j] = v;
         else past[item * (width - 1) + j - width - 1] = v;
     }
-    // Two values a thread at a time.
-    __device__ inline void fetch(const RowPlace& place) const {
-        u32 all = conv.channels > 0 ? outputs * 2 * conv.width : 0;
+    __device__ inline u32 values() const { return conv.channels > 0 ? outputs * 2 * conv.width : 0; }
+
+    // Two values a thread, the first of all.
+    __device__ inline float2 first_values(const RowPlace& place) const {
+        if (threadIdx.x >= values()) return make_float2(0.0f, 0.0f);
+        return make_float2(value(place, threadIdx.x), value(place, threadIdx.x + THREADS));
+    }
+    __device__ inline void keep_all(const RowPlace& place, float2 two) const {
 #pragma unroll 1
-        for (u32 i = threadIdx.x; i < all; i += 2 * THREADS) {
-            float v = value(place, i), w = value(place, i + THREADS);
-            keep(i, v);
-            keep(i + THREADS, w);
+        for (u32 i = threadIdx.x; i < values(); i += 2 * THREADS) {
+            if (i >= THREADS) two = make_float2(value(place, i), value(place, i + THREADS));
+            keep(i, two.x);
+            keep(i + THREADS, two.y);
         }
     }
 
@@ -207,14 +226,17 @@ struct Columns {
     }
 };
 
-// The F32 unit's output of the block belongs to the last thread.
+__device__ inline float apply_often(u32 function, float v) {
+    if (function == RELU2) return fmaxf(v, 0.0f) * fmaxf(v, 0.0f);
+    return function == 0 ? v : apply_rare(function, v);
+}
+
 __device__ inline void finish(const Products& p, const Kept& kept, const Columns& columns, const Output& output, u32 item,
                               float inverse, float v) {
     if (!output.there) return;
-    const Unit& unit = p.unit[output.unit];
-    v = apply_rare(unit.function, v * inverse * output.scale + output.bias);
-    put(unit.out, output.row, output.output, p.how.accumulate ? output.before + p.how.scale * v : v);
-    if (output.unit == 0 && p.conv.channels > 0) columns.convolve(kept.place, item, bf16_f32(f32_bf16(v)));
+    v = apply_often(output.function, v * inverse * output.scale + output.bias);
+    output.put(p.how.accumulate ? output.before + p.how.scale * v : v);
+    if (output.unit == p.unit && p.conv.channels > 0) columns.convolve(kept.place, item, bf16_f32(f32_bf16(v)));
 }
 
 __device__ inline float total(const float* by_warp) {
@@ -232,25 +254,30 @@ __device__ inline float norm_inverse(const Products& p, const Kept& kept) {
     return rsqrtf(total(kept.squares) / float(p.x.cols) + p.eps);
 }
 
-__device__ inline void run_products(const Phase& phase, u32 now, const Meeting& meeting, Ring& ring, Kept& kept, char* area) {
+// `before` is the phase before this one, if any.
+__device__ inline void run_products(const Phase& phase, const Phase* before, u32 now, const Meeting& meeting, Ring& ring,
+                                    Kept& kept, char* area) {
     const Products& p = phase.products;
     Share share(p);
     Norm norm(p);
-    Gated gated(p);
+    Gated gated(p, !before || before->kind == SCAN);
     Desk desk(p, area);
     Partial partial(p, share, area);
-    u32 items = share.tiles * OUTPUTS;
+    // The last warps, which have fewest steps, end the first outputs; the F32 unit's is the first thread's.
+    u32 items = share.tiles * OUTPUTS, item = THREADS - 1 - threadIdx.x;
     Columns columns(p, area, items);
-    Output mine(p, kept, share, partial, threadIdx.x, threadIdx.x < items);
-    if (norm.has_plain() && threadIdx.x == THREADS - 1) mine.turn_plain(p);
+    Output mine(p, kept, share, partial, item, item < items);
+    if (norm.has_plain() && item == THREADS - 1) mine.turn_plain(p);
     weigh_chain(p, kept);
-    columns.fetch(kept.place);
+    float2 two = columns.first_values(kept.place);
     if (phase.meet) meeting.wait();
     mine.fetch(p);
     if (p.staged == NORM) norm.stage(desk, kept);
     else if (p.staged == GATED) gated.stage(desk, kept.squares);
     else if (p.staged == ROWS) stage_rows(p, desk, kept);
-    __syncthreads();
+    columns.keep_all(kept.place, two);
+    // What has been staged before needs no barrier.
+    if (p.staged != AGAIN) __syncthreads();
     float inverse = 1.0f;
     if (p.staged == NORM) {
         inverse = norm_inverse(p, kept);
@@ -264,8 +291,8 @@ __device__ inline void run_products(const Phase& phase, u32 now, const Meeting& 
     __syncthreads();
     float unit = p.format == W_NVFP4 ? FACTOR : 1.0f;
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < items || i == THREADS - 1; i += THREADS) {
-        if (i >= THREADS) mine.turn(p, kept, share, partial, i);
+    for (u32 i = item; i < items || i == THREADS - 1; i += THREADS) {
+        if (i >= THREADS) mine.turn(p, kept, share, partial, i), mine.fetch(p);
         float v = mine.plain ? total(kept.plain) : mine.there ? unit * mine.sum(partial.pitch) : 0.0f;
         finish(p, kept, columns, mine, i, inverse, v);
     }

@@ -59,11 +59,13 @@ struct Ring {
     __device__ inline void turn(const Products& p) {
         u32 index = over(at, p.length), within = at - index * p.length;
         Place place(p, index);
+        u32 steps = p.steps;
         if (p.chained) {
-            place.copy = over(within, p.steps);
+            place.copy = min(over(within, p.steps), p.chained);
             within -= place.copy * p.steps;
+            if (place.copy == p.chained) place.unit = 1, place.copy = 0, steps = p.length - p.chained * p.steps;
         }
-        left = min(p.steps - within, end - at);
+        left = min(steps - within, end - at);
         const Bank& w = p.unit[place.unit].w;
         bool integers = p.format == W_NVFP4;
         u32 lane = threadIdx.x % 32, t = lane % 4, rows = w.rows, cols = w.cols, output = place.tile * OUTPUTS;

@@ -81,26 +81,46 @@ constexpr u32 SHARES = 2, TEAMS = WARPS / SHARES;
 struct Gated {
     const Products& p;
     u32 eights, share;
+    u32 known;  // the eight whose z and gain are there
 
-    __device__ inline explicit Gated(const Products& of)
-        : p(of), eights(over(of.x.cols / 8, of.norm_groups)), share(threadIdx.x / 32 % SHARES * 32 + threadIdx.x % 32) {}
+    uint4 z;
+    float gain[8];
+
+    // `early`: whether z was there before the last phase.
+    __device__ inline Gated(const Products& of, bool early)
+        : p(of), eights(0), share(threadIdx.x / 32 % SHARES * 32 + threadIdx.x % 32), known(ALL) {
+        if (p.staged != GATED) return;
+        eights = over(p.x.cols / 8, p.norm_groups);
+        u32 group = threadIdx.x / 32 / SHARES;
+        if (!early || share >= eights || group >= p.norm_groups) return;
+        known = group * eights + share;
+        z = z_of(known);
+        read_eight(p.gain + known * 8, gain);
+    }
+    __device__ inline uint4 z_of(u32 eight) const {
+        return *reinterpret_cast<const uint4*>(reinterpret_cast<const u16*>(p.z.data) + eight * 8);
+    }
 
     // silu(z) y gain, and the squares that go into the norm.
-    __device__ inline float gate(u32 eight, float* v) const {
-        float z[8], gain[8], sum = 0.0f;
+    __device__ inline float gate(u32 eight, float* v) {
+        float gates[8], sum = 0.0f;
         read_eight(reinterpret_cast<const u16*>(p.x.data) + eight * 8, v);
-        read_eight(reinterpret_cast<const u16*>(p.z.data) + eight * 8, z);
-        read_eight(p.gain + eight * 8, gain);
+        if (eight != known) {
+            z = z_of(eight);
+            read_eight(p.gain + eight * 8, gain);
+            known = eight;
+        }
+        widen_eight(z, gates);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            float gated = v[k] * quick_silu(z[k]), normed = p.gate_first ? gated : v[k];
+            float gated = v[k] * quick_silu(gates[k]), normed = p.gate_first ? gated : v[k];
             sum += normed * normed;
             v[k] = gated * gain[k];
         }
         return sum;
     }
 
-    __device__ inline void stage(const Desk& desk, float* squares) const {
+    __device__ inline void stage(const Desk& desk, float* squares) {
         u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
         for (u32 base = 0; base < p.norm_groups; base += TEAMS) {
@@ -135,7 +155,17 @@ struct Gated {
 // What products with a chain's matrices are worth in their sum; there is a barrier before they are read.
 __device__ inline void weigh_chain(const Products& p, Kept& kept) {
     u32 i = threadIdx.x;
-    if (p.chained && i * p.steps < p.length) kept.factor[i] = kept.weight[i] * p.unit[0].w.scale[kept.chosen[i]];
+    if (!p.chained) return;
+    if (i < p.chained) kept.factor[i] = kept.weight[i] * p.unit[0].w.scale[kept.chosen[i]];
+    else if (i == p.chained && p.chained * p.steps < p.length) kept.factor[i] = p.unit[1].w.scale[0];
+}
+
+// Eight bf16 of row `row` of the staged ones, which a chain has one of for each matrix.
+__device__ inline uint4 eight_of(const Products& p, u32 row, u32 col) {
+    const Window& from = p.chained && row == p.chained ? p.z : p.x;
+    if (col >= from.cols) return make_uint4(0, 0, 0, 0);
+    u64 at = row == p.chained ? 0 : u64(row) * from.stride;
+    return *reinterpret_cast<const uint4*>(reinterpret_cast<const u16*>(from.data) + at + col);
 }
 
 // Stages rows of bf16, one for each matrix of a chain. Integers take what the matrix is worth with them; bf16 would round it.
@@ -147,12 +177,11 @@ __device__ inline void stage_rows(const Products& p, const Desk& desk, const Kep
         float factor[AHEAD];
 #pragma unroll
         for (u32 i = 0; i < AHEAD; i++) {
-            u32 eight = base + i * THREADS, row = p.chained ? over(eight >> shift, p.steps) : 0;
-            u32 col = (eight - (row * p.steps << shift)) * 8;
-            bool there = col < p.x.cols && eight < all;
+            u32 eight = base + i * THREADS, row = p.chained ? min(over(eight >> shift, p.steps), p.chained) : 0;
+            bool there = eight < all;
             eights[i] = make_uint4(0, 0, 0, 0);
-            if (there) eights[i] = *reinterpret_cast<const uint4*>(reinterpret_cast<const u16*>(p.x.data) + row * p.x.stride + col);
-            factor[i] = p.chained && p.format != W_BF16 && eight < all ? kept.factor[row] : 1.0f;
+            if (there) eights[i] = eight_of(p, row, (eight - (row * p.steps << shift)) * 8);
+            factor[i] = p.chained && p.format != W_BF16 && there ? kept.factor[row] : 1.0f;
         }
 #pragma unroll
         for (u32 i = 0; i < AHEAD; i++) {

@@ -20,7 +20,7 @@ __device__ inline u32 choice_key(float v) {
 // up the last four are 0.
 __device__ inline u32 count_before(const uint4* keys, u32 experts, u32 e, u32 first, u32 step) {
     u32 key = reinterpret_cast<const u32*>(keys)[e], count = 0;
-#pragma unroll 1
+#pragma unroll 4
     for (u32 i = first; 4 * i < experts; i += step) {
         uint4 four = keys[i];
 #pragma unroll

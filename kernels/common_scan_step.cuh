@@ -2,9 +2,10 @@
 #pragma once
 #include "common_scan.cuh"
 
-template <class A>
-__device__ inline float4 load_four(const A* from) {
-    return make_float4(widen(from[0]), widen(from[1]), widen(from[2]), widen(from[3]));
+__device__ inline float4 load_four(const float* from) { return make_float4(from[0], from[1], from[2], from[3]); }
+__device__ inline float4 load_four(const u16* from) {
+    if (u64(from) % 8 == 0) return widen_four(*reinterpret_cast<const uint2*>(from));
+    return make_float4(bf16_f32(from[0]), bf16_f32(from[1]), bf16_f32(from[2]), bf16_f32(from[3]));
 }
 
 template <class A, int ROWS, int PIECES>

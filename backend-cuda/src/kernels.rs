@@ -11,7 +11,7 @@ use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
 /// The helpers that kernels include; NVRTC gets one text.
-const HELPERS: [(&str, &str); 21] = [
+const HELPERS: [(&str, &str); 22] = [
     ("common.cuh", include_str!("../../kernels/common.cuh")),
     ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
     ("common_conv.cuh", include_str!("../../kernels/common_conv.cuh")),
@@ -23,6 +23,7 @@ const HELPERS: [(&str, &str); 21] = [
     ("common_nvfp4.cuh", include_str!("../../kernels/common_nvfp4.cuh")),
     ("common_nvfp4_stream.cuh", include_str!("../../kernels/common_nvfp4_stream.cuh")),
     ("common_program.cuh", include_str!("../../kernels/common_program.cuh")),
+    ("common_program_choice.cuh", include_str!("../../kernels/common_program_choice.cuh")),
     ("common_program_products.cuh", include_str!("../../kernels/common_program_products.cuh")),
     ("common_program_ring.cuh", include_str!("../../kernels/common_program_ring.cuh")),
     ("common_program_stage.cuh", include_str!("../../kernels/common_program_stage.cuh")),

@@ -68,11 +68,6 @@ impl Program {
         self.integers || bytes <= LARGE
     }
 
-    /// Puts a phase before the last one.
-    pub fn push_before_last(&mut self, phase: Phase) {
-        self.phases.insert(self.phases.len() - 1, phase);
-    }
-
     /// The phases with what only their places among each other tell.
     fn finish(&mut self) -> Vec<Phase> {
         let mut phases = std::mem::take(&mut self.phases);
@@ -88,8 +83,22 @@ impl Program {
             phase.lead = narrow(known.min(MOST_LEAD));
             phase.meet &= u32::from(index > 0);
         }
+        for index in 1..phases.len() {
+            if phases[index].meet != 0 {
+                let source = waits_for(&phases[..index], phases[index].kind);
+                phases[source].arrive = 1;
+            }
+        }
         phases
     }
+}
+
+/// The last of the phases `before` one of a kind whose results it reads: a choice reads scores that come first, while what
+/// meets the same rows again still runs.
+fn waits_for(before: &[Phase], kind: u32) -> usize {
+    let again = |phase: &Phase| phase.as_products().is_some_and(Products::again);
+    let others = before.iter().rev().take_while(|phase| kind == CHOICE && again(phase)).count();
+    (before.len() - 1).saturating_sub(others)
 }
 
 impl Cuda {
@@ -183,7 +192,7 @@ impl Cuda {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::{Choice, Unit};
+    use crate::ops::{AGAIN, Choice, Unit};
     use bytemuck::Zeroable;
 
     fn products(meet: bool, chosen: bool) -> Phase {
@@ -196,15 +205,17 @@ mod tests {
     fn weights_of_chosen_experts_are_not_copied_before_the_choice() {
         let mut program = Program::default();
         program.push(products(true, false));
+        let mut again = *products(false, false).as_products().unwrap();
+        again.staged = AGAIN;
+        program.push(Phase::products(false, again));
         program.push(Phase::choice(Choice::zeroed()));
         program.push(products(false, true));
-        // The shared expert's product, put between the choice and the experts.
-        program.push_before_last(products(false, false));
         program.push(products(true, true));
         let phases = program.finish();
-        let told: Vec<_> = phases.iter().map(|phase| (phase.meet, phase.lead)).collect();
-        // Nothing comes before the first phase that it would have to wait for.
-        assert_eq!(told, [(0, 2), (1, 2), (0, 2), (0, 1), (1, 2)]);
+        let told: Vec<_> =
+            phases.iter().map(|phase| (phase.meet, phase.arrive, phase.lead)).collect();
+        // Nothing comes before the first phase that it would have to wait for, and the choice waits for it alone.
+        assert_eq!(told, [(0, 1, 2), (0, 0, 2), (1, 0, 2), (0, 1, 0), (1, 0, 1)]);
     }
 
     #[test]

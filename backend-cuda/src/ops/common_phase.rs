@@ -7,6 +7,12 @@ use super::ssm_scan::Scan;
 use crate::view::{Bank, Window};
 use bytemuck::{Pod, Zeroable};
 
+/// What products meet: `Staged` of the kernels.
+pub(super) const NORM: u32 = 0;
+pub(super) const GATED: u32 = 1;
+pub(super) const ROWS: u32 = 2;
+pub(crate) const AGAIN: u32 = 3;
+
 /// Kinds of phases.
 pub(crate) const PRODUCTS: u32 = 0;
 pub(crate) const CHOICE: u32 = 1;
@@ -62,6 +68,11 @@ pub(crate) struct Products {
 }
 
 impl Products {
+    /// Whether they meet what products before them have staged.
+    pub fn again(&self) -> bool {
+        self.staged == AGAIN
+    }
+
     /// Whether weights are NVFP4.
     pub fn integers(&self) -> bool {
         self.format == BANK_NVFP4
@@ -87,8 +98,8 @@ const BODY: usize = size_of::<Products>() / 8;
 pub(crate) struct Phase {
     pub kind: u32,
     pub meet: u32,
+    pub arrive: u32,
     pub lead: u32,
-    unused: u32,
     body: [u64; BODY],
 }
 

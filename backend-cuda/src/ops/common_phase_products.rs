@@ -1,17 +1,11 @@
 //! Products of one row as phases of a program: how their tiles and a block's memory are dealt.
 
-use super::common_phase::{BANK_BF16, BANK_F32, BANK_NVFP4, Phase, Products, UNITS, Unit};
+use super::common_phase::{AGAIN, BANK_BF16, BANK_F32, BANK_NVFP4, Phase, Products, UNITS, Unit};
 use crate::cuda::Cuda;
 use crate::program::AREA;
 use crate::view::{bank, narrow};
 use bytemuck::Zeroable;
 use whipsnake_core::weight::{Format, Weight};
-
-/// What products meet: `Staged` of the kernels.
-pub(super) const NORM: u32 = 0;
-pub(super) const GATED: u32 = 1;
-pub(super) const ROWS: u32 = 2;
-pub(super) const AGAIN: u32 = 3;
 
 /// Tiles and steps that `over` of the kernel divides.
 const MOST_STEPS: u32 = 1 << 20;
@@ -50,6 +44,14 @@ pub(super) fn takes(weight: &Weight<Cuda>) -> bool {
     }
 }
 
+/// Products with the F32 one of their units for itself, which then is known while the others' still run; and those others,
+/// which meet what the first have staged.
+pub(super) fn apart(products: Products) -> [Products; 2] {
+    let mut first = Products { share: 0, extra: 0, ..products };
+    first.unit.iter_mut().for_each(|unit| (unit.tiles, unit.end) = (0, 0));
+    [first, Products { staged: AGAIN, plain: narrow(UNITS), keep: 0, ..products }]
+}
+
 /// Products to be dealt: `again` is the phase that staged their rows, where it is not they that do, and `free` is where a
 /// block's memory begins that they may use.
 pub(super) struct Dealing<'a> {
@@ -69,10 +71,17 @@ impl Dealing<'_> {
         let streams = |unit: &&Unit| unit.weight.format != BANK_F32;
         let first = units.iter().find(streams)?.weight;
         let [columns, _] = step(first.format)?;
-        let same =
-            |unit: &Unit| unit.weight.format == first.format && unit.weight.cols == first.cols;
         let plain = units.iter().position(|unit| !streams(&unit));
         let others = units.len() - usize::from(plain.is_some());
+        let chained = products.chained != 0;
+        let same = |unit: &Unit| {
+            unit.weight.format == first.format
+                && if chained {
+                    unit.weight.rows == first.rows
+                } else {
+                    unit.weight.cols == first.cols
+                }
+        };
         let staged = again.is_none_or(|again| again.format == first.format);
         if units.iter().filter(|unit| same(unit)).count() != others
             || units.len() > UNITS
@@ -80,16 +89,19 @@ impl Dealing<'_> {
         {
             return None;
         }
-        let outputs: u64 =
-            units.iter().filter(streams).map(|unit| u64::from(unit.weight.rows)).sum();
-        let bytes = outputs * u64::from(first.cols) * 2 * u64::from(copies);
-        if first.format == BANK_BF16 && !cuda.program.borrow().gains(bytes) {
+        let elements = |unit: &Unit| u64::from(unit.weight.rows) * u64::from(unit.weight.cols);
+        let bytes: u64 = units.iter().filter(streams).map(elements).sum::<u64>() * 2;
+        if first.format == BANK_BF16 && !cuda.program.borrow().gains(bytes * u64::from(copies)) {
             return None;
         }
-        let chained = products.chained != 0;
         let mut end = 0;
-        for (to, from) in products.unit.iter_mut().zip(units) {
-            let tiles = if streams(&from) { from.weight.rows.div_ceil(OUTPUTS) } else { 0 };
+        for (index, (to, from)) in products.unit.iter_mut().zip(units).enumerate() {
+            // A chain's matrices share the tiles of the first.
+            let tiles = if !streams(&from) || (chained && index > 0) {
+                0
+            } else {
+                from.weight.rows.div_ceil(OUTPUTS)
+            };
             end += tiles * if chained { 1 } else { copies };
             *to = Unit { tiles, end, ..*from };
         }
@@ -97,7 +109,12 @@ impl Dealing<'_> {
         products.plain = narrow(plain.unwrap_or(UNITS));
         (products.share, products.extra) = (end / blocks, end % blocks);
         products.steps = first.cols.div_ceil(columns);
-        products.length = products.steps * if chained { copies } else { 1 };
+        products.length = products.steps;
+        if chained {
+            let rest = units[1..].iter().map(|unit| unit.weight.cols.div_ceil(columns));
+            products.chained = copies;
+            products.length = products.steps * copies + rest.sum::<u32>();
+        }
         let most = end.div_ceil(blocks);
         let typed = |unit: &Unit| matches!(unit.out.dtype, F32 | BF16);
         // The last thread has the F32 unit's output.

@@ -1,9 +1,7 @@
 //! Ops of one row as phases of a program, where they fit: each returns whether it has been added.
 
-use super::common_phase::{Choice, Phase, Products, UNITS, Unit};
-use super::common_phase_products::{
-    AGAIN, Dealing, GATED, NORM, ROWS, push, staged_bytes, takes, unit,
-};
+use super::common_phase::{AGAIN, Choice, GATED, NORM, Phase, Products, ROWS, UNITS, Unit};
+use super::common_phase_products::{Dealing, apart, push, staged_bytes, takes, unit};
 use super::moe_route::rule;
 use super::moe_up::chooses;
 use super::norm_products::{Conv, conv, rest, takes as norm_takes, target};
@@ -35,8 +33,8 @@ fn blank(staged: u32, store: Store) -> Products {
 /// The norm that the program's last products began with, where nothing but a choice has followed.
 fn last_norm(cuda: &Cuda) -> Option<Products> {
     let program = cuda.program.borrow();
-    let last = program.phases().iter().rev().find_map(Phase::as_products);
-    last.filter(|products| products.staged == NORM).copied()
+    let mut products = program.phases().iter().rev().filter_map(Phase::as_products);
+    products.find(|products| products.staged != AGAIN).filter(|last| last.staged == NORM).copied()
 }
 
 pub(super) fn norm_products(
@@ -89,7 +87,13 @@ pub(super) fn norm_products(
     else {
         return Ok(false);
     };
-    push(cuda, true, dealt);
+    if plain.is_some() && dealt.conv.channels == 0 {
+        let [first, others] = apart(dealt);
+        push(cuda, true, first);
+        push(cuda, false, others);
+    } else {
+        push(cuda, true, dealt);
+    }
     rest(step, op, fused_conv)
 }
 
@@ -192,44 +196,37 @@ pub(super) fn moe_up(cuda: &Cuda, op: &MoeUp<'_, Cuda>) -> bool {
     true
 }
 
-/// Adds the experts' second product, and the shared one's before their first, whose weights its own then follow: they are
-/// known while the experts are not.
+/// Adds the experts' second product with the shared one's behind it.
 pub(super) fn moe_down(cuda: &Cuda, op: &MoeDown<'_, Cuda>) -> bool {
     let (down, combine) = (&op.down, &op.combine);
-    let top_k = down.ids.cols();
     let one_row =
         combine.out.rows() == 1 && down.groups.is_none() && down.input == ExpertInput::Pair;
     let fits = cuda.gathers() && one_row && takes(down.weight) && bf16_pieces(&down.x);
-    let chosen = |program: &[Phase]| match program {
+    let follows = match cuda.program.borrow().phases() {
         [.., choice, up] => {
-            let up = up.as_products().filter(|up| up.unit[0].chosen != 0).copied();
-            let same = |choice: &&Choice| choice.ids.data == window(&down.ids).data;
-            choice.as_choice().filter(same).and(up)
+            up.chosen() && choice.as_choice().is_some_and(|c| c.ids.data == window(&down.ids).data)
         }
-        _ => None,
+        _ => false,
     };
-    // What is added first must not be overwritten.
-    let adds = down.weight.format != Format::F32
-        && op.shared.as_ref().is_none_or(|shared| {
-            [combine.store, shared.store]
-                .iter()
-                .all(|store| matches!(store, Store::Accumulate { .. }))
-        });
-    let up = chosen(cuda.program.borrow().phases());
-    let (Some(up), true) = (up, fits && adds) else { return false };
-    let units = [Unit { out: window(&combine.out), chosen: 1, ..unit(down.weight) }];
-    let products = Products { chained: 1, x: window(&down.x), ..blank(ROWS, combine.store) };
-    let dealt = Dealing { products, units: &units, copies: top_k, again: None, free: 0 }.deal(cuda);
-    let Some(dealt) = dealt else { return false };
-    if let Some(shared) = &op.shared {
-        let fits = bf16_pieces(&shared.x) && takes(shared.weight);
-        let products = Products { x: window(&shared.x), ..blank(ROWS, shared.store) };
-        let units = [one_unit(shared)];
-        let free = if up.staged == AGAIN { up.sums_place } else { 0 };
-        let dealt = Dealing { products, units: &units, copies: 1, again: None, free }.deal(cuda);
-        let (Some(dealt), true) = (dealt, fits) else { return false };
-        cuda.program.borrow_mut().push_before_last(Phase::products(false, dealt));
+    if !fits || !follows || down.weight.format == Format::F32 {
+        return false;
     }
+    let mut units = vec![Unit { out: window(&combine.out), chosen: 1, ..unit(down.weight) }];
+    let mut products = Products { chained: 1, x: window(&down.x), ..blank(ROWS, combine.store) };
+    if let Some(shared) = &op.shared {
+        // Both go to one place, in one way; what is added first would have to be there.
+        let adds = matches!(combine.store, Store::Accumulate { .. });
+        let same = adds && shared.store == combine.store && shared.bias.is_none();
+        let out = window(&shared.out).data == window(&combine.out).data;
+        if !same || !out || !bf16_pieces(&shared.x) || !takes(shared.weight) {
+            return false;
+        }
+        products.z = window(&shared.x);
+        units.push(one_unit(shared));
+    }
+    let dealing =
+        Dealing { products, units: &units, copies: down.ids.cols(), again: None, free: 0 };
+    let Some(dealt) = dealing.deal(cuda) else { return false };
     push(cuda, true, dealt);
     true
 }

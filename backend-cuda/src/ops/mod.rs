@@ -43,9 +43,9 @@ pub(crate) use add::add;
 pub(crate) use argmax::argmax;
 pub(crate) use attention::attention;
 pub(crate) use causal_conv1d::causal_conv1d;
-pub(crate) use common_phase::{CHOICE, Phase, Products};
 #[cfg(test)]
-pub(crate) use common_phase::{Choice, Unit};
+pub(crate) use common_phase::{AGAIN, Choice, Unit};
+pub(crate) use common_phase::{CHOICE, Phase, Products};
 pub(crate) use copy_slot::copy_slot;
 pub(crate) use draw::draw;
 pub(crate) use embed::embed;

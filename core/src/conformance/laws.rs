@@ -161,10 +161,14 @@ async fn padding<B: Backend>([padded, plain]: [Machine<'_, B>; 2]) -> Result<Opt
     Ok(None)
 }
 
-async fn replay<B: Backend>([keyed, eager]: [Machine<'_, B>; 2]) -> Result<Option<String>> {
-    // A key stands for one list of operands, so no two runs of this law may share one.
+/// A key stands for one list of operands, so no two runs may share one.
+pub(super) fn new_key() -> StepKey {
     static KEYS: AtomicU64 = AtomicU64::new(1 << 48);
-    let key = StepKey(KEYS.fetch_add(1, Ordering::Relaxed));
+    StepKey(KEYS.fetch_add(1, Ordering::Relaxed))
+}
+
+async fn replay<B: Backend>([keyed, eager]: [Machine<'_, B>; 2]) -> Result<Option<String>> {
+    let key = new_key();
     let bounds = BatchShape { rows: 10, segments: 3, longest: 10, context: 96 };
     let mut done = [0, 0];
     for [first, second] in [[5, 3], [3, 5], [4, 4], [7, 2]] {
@@ -172,8 +176,7 @@ async fn replay<B: Backend>([keyed, eager]: [Machine<'_, B>; 2]) -> Result<Optio
         let parts = [part(0, first), part(1, second)];
         let got = keyed.run_keyed(key, &parts, bounds).await?;
         // The other machine's keys are all new: encoded, never replayed.
-        let once = StepKey(KEYS.fetch_add(1, Ordering::Relaxed));
-        let want = eager.run_keyed(once, &parts, bounds).await?;
+        let want = eager.run_keyed(new_key(), &parts, bounds).await?;
         if let Some(fault) = differ(&got, &want) {
             return Ok(Some(format!("lengths {first} and {second}: {fault}")));
         }
