@@ -61,8 +61,7 @@ struct Grouped {
                 shared.sources[slot][at] = (p.by_pair ? pair : pair / p.ids.cols) * u32(p.x.stride / 8);
             }
             if (c.thread == 0) shared.places[slot] = c.next;
-            __syncwarp();
-            if (c.thread == 0) barrier_arrive(shared_address(shared.known + slot));
+            barrier_arrive(shared_address(shared.known + slot));
             c.planned++;
         }
     }
@@ -98,8 +97,7 @@ struct Grouped {
                 fetch(c, place, shared.sources[slot], step, (step - begin) * 64);
                 if (turn < TURNS) plan(c, turn++);
             }
-            __syncwarp();
-            if (c.thread % 32 == 0) barrier_arrive(shared_address(shared.read + slot));
+            barrier_arrive(shared_address(shared.read + slot));
             begin += steps();
             while (turn < TURNS) plan(c, turn++);
         }
@@ -188,8 +186,9 @@ struct Grouped {
                 barrier_begin(shared_address(shared.empty + i), MULTIPLIERS / 32);
             }
             for (int i = 0; i < 2; i++) {
-                barrier_begin(shared_address(shared.known + i), 1);
-                barrier_begin(shared_address(shared.read + i), THREADS / 32);
+                // All who wrote or read arrive, each for itself.
+                barrier_begin(shared_address(shared.known + i), 32);
+                barrier_begin(shared_address(shared.read + i), THREADS);
             }
         }
         shared.ranked.rank(p.offsets, p.w.experts, MOST);
@@ -202,8 +201,7 @@ struct Grouped {
                 Place place = shared.places[slot];
                 if (place.count == 0) break;
                 choose<WIDTHS...>(tile * steps(), place, shared.pairs[slot]);
-                __syncwarp();
-                if (threadIdx.x % 32 == 0) barrier_arrive(shared_address(shared.read + slot));
+                barrier_arrive(shared_address(shared.read + slot));
             }
         }
     }
