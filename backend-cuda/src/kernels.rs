@@ -60,6 +60,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "matmul",
     "matmul_dequantise",
     "matmul_few",
+    "matmul_fp4",
     "matmul_fp8",
     "matmul_nvfp4",
     "matmul_rows",
