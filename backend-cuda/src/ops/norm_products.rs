@@ -20,7 +20,7 @@ pub(super) const MOST: usize = 4;
 /// Up to this many rows every block norms for itself; from there on that costs more than a launch.
 const NORMED_HERE: usize = 2;
 
-/// Twin of `Product` in `kernels/norm_products.cu`.
+/// Twin of `Product` in `kernels/common_norm_products.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct ProductArg {
@@ -33,7 +33,7 @@ struct ProductArg {
     splits: u32,
 }
 
-/// Twin of `Conv` in `kernels/norm_products.cu` and `norm_products_nvfp4.cu`.
+/// Twin of `Conv` in `kernels/common_conv.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Conv {
@@ -48,7 +48,7 @@ pub(crate) struct Conv {
     function: u32,
 }
 
-/// Twin of `NormProducts` in `kernels/norm_products.cu`.
+/// Twin of `NormProducts` in `kernels/common_norm_products.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Arguments {
@@ -140,8 +140,13 @@ pub(crate) fn norm_products(
     };
     let blocks = products.iter().map(|product| product.blocks).sum();
     let shape = Shape { grid: [blocks, 1, 1], threads: THREADS, shared };
-    let name = format!("norm_products_{}", tiles(rows));
-    cuda.launch_early("norm_products", &name, shape, &mut one(arguments))?;
+    let tiles = tiles(rows);
+    let file = match tiles {
+        1 => "norm_products",
+        2 => "norm_products_eight",
+        _ => "norm_products_sixteen",
+    };
+    cuda.launch_early(file, &format!("norm_products_{tiles}"), shape, &mut one(arguments))?;
     rest(step, op, fused_conv)
 }
 
