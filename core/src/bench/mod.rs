@@ -232,3 +232,43 @@ impl<X, W> Wanted<X, W> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Memory;
+    use crate::cpu::{Cpu, narrow};
+    use crate::ops::{Matmul, Store};
+    use crate::weight::Format;
+
+    #[test]
+    fn a_product_that_is_off_is_found() {
+        let cpu = Cpu::reference();
+        let mut data = data::Data::new(&cpu);
+        let (rows, outputs, inputs) = (5, 40, 64);
+        for format in [Format::Nvfp4, Format::BF16] {
+            let weight =
+                pollster::block_on(data.weight(1, outputs, inputs, format)).expect("a weight");
+            let x = data.activation(rows, inputs).expect("room");
+            let out = cpu.tensor(rows, outputs, DType::F32, Memory::Scratch, "out").expect("room");
+            let (store, target) = (Store::Replace, out.clone());
+            let op = Matmul { x: x.clone(), weight: &weight, bias: None, store, out: target };
+            cpu.matmul(&op).expect("a product");
+            let wanted = Wanted {
+                x: |row| x.row_range(row, 1),
+                weight: |output| data.weight_row(format, inputs, output),
+                activation: Activation::Identity,
+                rounding: 0.0,
+            };
+            let fault = || pollster::block_on(wanted.check(&cpu, &out)).err();
+            assert!(fault().is_none(), "{:?}", fault());
+            let right = pollster::block_on(cpu.read(&out)).expect("a read");
+            let mut values = widen(&right, DType::F32);
+            values[rows * outputs - 1] *= 1.05;
+            values[rows * outputs - 1] += 0.5;
+            cpu.write(&out, &narrow(&values, DType::F32)).expect("a write");
+            let text = fault().expect("a fault").to_string();
+            assert!(text.starts_with("[4, 39] of the timed output is "), "{text}");
+        }
+    }
+}
