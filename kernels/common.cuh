@@ -210,6 +210,21 @@ __device__ inline float block_sum(float v, float* scratch) {
     return v;
 }
 
+// The largest of what the threads of a block of whole warps hold, for every thread; none of it is negative, and NaN is largest.
+// `scratch` holds 32 words; it may be used again at once.
+__device__ inline float block_most(float v, u32* scratch) {
+    // The bits of such numbers are in their order.
+    u32 bits = __reduce_max_sync(ALL, __float_as_uint(v));
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = bits;
+    __syncthreads();
+    bits = __reduce_max_sync(ALL, threadIdx.x % 32 < blockDim.x / 32 ? scratch[threadIdx.x % 32] : 0);
+    __syncthreads();
+    return bits_f32(bits);
+}
+
+// The larger of two numbers that are not negative; NaN is largest.
+__device__ inline float most(float a, float b) { return bits_f32(max(__float_as_uint(a), __float_as_uint(b))); }
+
 // The sum of what lower threads of the block hold, and of all; `scratch` [32] is shared.
 __device__ inline u32 block_before(u32 mine, u32* scratch, u32& all) {
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, through = mine;

@@ -269,11 +269,14 @@ __device__ inline void product_f32(const Bank& w, const Groups& groups, u32 coun
                 }
             }
         }
+        // A lane a row, so that `put` stands here once.
+        float mine = 0.0f;
 #pragma unroll
         for (int r = 0; r < 4 * NT; r++) {
             float sum = warp_sum(sums[r]);
-            if (lane == 0 && r < count && output < w.rows) put(output, r, sum);
+            if (lane == r) mine = sum;
         }
+        if (lane < count && output < w.rows) put(output, lane, mine);
     }
 }
 

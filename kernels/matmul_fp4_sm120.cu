@@ -2,11 +2,8 @@
 // For those who ask for it (matmul_fp4.rs), since x is rounded to NVFP4 too. Only sm_120a has the instruction; no device of
 // that kind has run this yet.
 //
-// matmul_fp4_rows: x [rows, cols] bf16 -> codes as weights have them (common_load.cu) and block scales by row: a block's scale is its
-// largest value over 6 in units of the row's, rounded to E4M3; `units` [rows] gets those. One block a row.
-// matmul_fp4: NVFP4 weight and rows of matmul_fp4_rows, whole multiples of 64 columns; one block of four warps computes 128
-// outputs by 64 rows, 64 columns a step, copied ahead. blockIdx.x = outputs, y = rows. Both operands keep their columns in the
-// same order within 8, and so need no reordering. Sums are f32.
+// matmul_fp4: NVFP4 weight and rows of matmul_fp4_rows_line (matmul_fp4.cu), whole multiples of 64 columns; one block of four
+// warps computes 128 outputs by 64 rows, 64 columns a step, copied ahead. blockIdx.x = outputs, y = rows. Sums are f32.
 #include "common_mma.cuh"
 
 // Twin of `Linear` in matmul_fp4.rs.
@@ -20,46 +17,6 @@ struct Linear {
     Window out;
     u32 rows, unused;
 };
-
-// The nearest E2M1 code, of two equally near ones the even one; beyond 6 it is 6.
-__device__ inline u32 e2m1_code(float v) {
-    float a = fabsf(v);
-    u32 code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f);
-    return code | (v < 0.0f ? 8 : 0);
-}
-
-extern "C" __global__ void matmul_fp4_rows(Window x, u32* codes, u8* blocks, float* units) {
-    __shared__ float scratch[32];
-    u32 row = blockIdx.x, count = x.cols / 16;
-    float largest = 0.0f;
-    for (u32 col = threadIdx.x; col < x.cols; col += blockDim.x) largest = fmaxf(largest, fabsf(load(x, row, col)));
-    largest = bits_f32(__reduce_max_sync(ALL, __float_as_uint(largest)));
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = largest;
-    __syncthreads();
-    largest = 0.0f;
-    for (u32 warp = 0; warp < blockDim.x / 32; warp++) largest = fmaxf(largest, scratch[warp]);
-    // The largest block scale is E4M3's largest.
-    float unit = largest / (6.0f * 448.0f);
-    if (threadIdx.x == 0) units[row] = unit;
-    for (u32 block = threadIdx.x; block < count; block += blockDim.x) {
-        float v[16], most = 0.0f;
-#pragma unroll
-        for (int i = 0; i < 16; i++) {
-            v[i] = load(x, row, block * 16 + i);
-            most = fmaxf(most, fabsf(v[i]));
-        }
-        u8 scale = unit > 0.0f ? f32_e4m3(most / (6.0f * unit)) : 0;
-        float step = e4m3_f32(scale) * unit, factor = step > 0.0f ? 1.0f / step : 0.0f;
-        blocks[u64(row) * count + block] = scale;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            u32 word = 0;
-#pragma unroll
-            for (int i = 0; i < 8; i++) word |= e2m1_code(v[half * 8 + i] * factor) << (i / 2 * 4 + i % 2 * 16);
-            codes[(u64(row) * count + block) * 2 + half] = word;
-        }
-    }
-}
 
 // d += a b over 64 columns, four block scales a row of either; a lane's scales of a are those of row lane / 4 or, where its
 // number is odd, 8 on.

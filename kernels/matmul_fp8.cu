@@ -2,7 +2,7 @@
 //
 // matmul_fp8_weight: weight [rows, cols] NVFP4 -> E4M3, smaller by 6, the largest value of a code: then the largest product
 // with a block scale is the largest of E4M3, and codes of 1.5, 3 and 6 stay exact. The others are rounded to three bits.
-// A thread converts 8 columns; `scales` [rows] gets the factor of every row.
+// A thread converts 8 columns.
 // matmul_fp8_rows: x [rows, cols] bf16 -> E4M3, each row by a factor of its own, so that its largest value is E4M3's largest;
 // `scales` [rows] gets what undoes it. One block a row.
 #include "common_mma.cuh"
@@ -23,9 +23,8 @@ __device__ inline uint2 e4m3_eight(const float* v) {
                       e4m3_pair(v[4], v[5]) | u32(e4m3_pair(v[6], v[7])) << 16);
 }
 
-extern "C" __global__ void matmul_fp8_weight(const __grid_constant__ Bank w, uint2* out /* [rows, cols / 8] */, float* scales) {
+extern "C" __global__ void matmul_fp8_weight(const __grid_constant__ Bank w, uint2* out /* [rows, cols / 8] */) {
     u32 words = w.cols / 8, i = blockIdx.x * blockDim.x + threadIdx.x, row = i / words;
-    if (i < w.rows) scales[i] = 6.0f;
     if (row >= w.rows) return;
     u32 word = reinterpret_cast<const u32*>(w.data)[i], pairs[4];
     dequantise<W_NVFP4>(&word, block_scale(w.scales[scale_place(w, 0, row, i % words / 2)]), pairs);
@@ -38,7 +37,7 @@ extern "C" __global__ void matmul_fp8_weight(const __grid_constant__ Bank w, uin
 }
 
 extern "C" __global__ void matmul_fp8_rows(Window x, uint2* out /* [rows, cols / 8] */, float* scales) {
-    __shared__ float scratch[32];
+    __shared__ u32 scratch[32];
     u32 row = blockIdx.x, pieces = x.cols / 8;
     const uint4* from = reinterpret_cast<const uint4*>(reinterpret_cast<const u16*>(x.data) + row * x.stride);
     auto eight = [&](u32 i, float* v) {
@@ -50,14 +49,9 @@ extern "C" __global__ void matmul_fp8_rows(Window x, uint2* out /* [rows, cols /
     for (u32 i = threadIdx.x; i < pieces; i += blockDim.x) {
         eight(i, v);
 #pragma unroll
-        for (int j = 0; j < 8; j++) largest = fmaxf(largest, fabsf(v[j]));
+        for (int j = 0; j < 8; j++) largest = most(largest, fabsf(v[j]));
     }
-    // Exact, as the bits of numbers that are not negative are in their order.
-    largest = bits_f32(__reduce_max_sync(ALL, __float_as_uint(largest)));
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = largest;
-    __syncthreads();
-    largest = 0.0f;
-    for (u32 warp = 0; warp < blockDim.x / 32; warp++) largest = fmaxf(largest, scratch[warp]);
+    largest = block_most(largest, scratch);
     float factor = largest > 0.0f ? 448.0f / largest : 0.0f;
     if (threadIdx.x == 0) scales[row] = largest / 448.0f;
     for (u32 i = threadIdx.x; i < pieces; i += blockDim.x) {
@@ -66,10 +60,4 @@ extern "C" __global__ void matmul_fp8_rows(Window x, uint2* out /* [rows, cols /
         for (int j = 0; j < 8; j++) v[j] *= factor;
         out[u64(row) * pieces + i] = e4m3_eight(v);
     }
-}
-
-// The factors of rows that are E4M3 already.
-extern "C" __global__ void matmul_fp8_ones(float* scales, u32 rows) {
-    u32 i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < rows) scales[i] = 1.0f;
 }

@@ -1,4 +1,4 @@
-// Mamba2's recurrence a chunk of Q = 64 tokens at a time, on the tensor cores (ssm_scan.cu has the formula; Dao and Gu
+// Mamba2's recurrence a chunk of Q = 64 tokens at a time, on the tensor cores (common_scan_rows.cuh has the formula; Dao and Gu
 // 2024, section 6, has the decomposition). With l the running sum of log a inside the chunk and S the state before it:
 //
 //   y_t = D x_t + e^(l_t) S C_t + sum over s <= t of e^(l_t - l_s) dt_s (C_t . B_s) x_s

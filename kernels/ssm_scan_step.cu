@@ -1,4 +1,4 @@
-// Mamba2's recurrence for segments of one token (the formula is in ssm_scan.cu); P = head_dim, N = state.
+// Mamba2's recurrence for segments of one token (the formula is in common_scan_rows.cuh); P = head_dim, N = state.
 //
 // x, out [rows, heads * P], b, c [rows, groups * N], dt [rows, heads], all f32 or all bf16; params [3, heads] f32: A_log, D,
 // dt_bias; state [slots * heads * P, N] f32 or bf16; table [segments]. Everything is computed in f32.

@@ -259,6 +259,18 @@ impl Cuda {
         list.push((size, self.pool.allocate(size, Memory::Scratch, "workspace")?));
         Ok(list.last().map_or(0, |(_, buffer)| buffer.pointer()))
     }
+
+    /// The same memory for operands of these sizes, each at a multiple of 256 bytes.
+    pub(crate) fn workspaces<const N: usize>(&self, sizes: [usize; N]) -> Result<[u64; N]> {
+        let mut end = 0;
+        let starts = sizes.map(|bytes| {
+            let start = end;
+            end += bytes.next_multiple_of(ALIGNMENT);
+            start as u64
+        });
+        let base = self.workspace(end)?;
+        Ok(starts.map(|start| base + start))
+    }
 }
 
 /// A window as the copies see it.
@@ -319,6 +331,10 @@ impl Backend for Cuda {
 
     fn runs_ahead(&self) -> bool {
         on("ahead")
+    }
+
+    fn rounding(&self, op: &Matmul<'_, Self>) -> f32 {
+        crate::ops::rounding(self, op)
     }
 
     fn ledger(&self) -> Ledger {

@@ -17,13 +17,20 @@ mod built {
 }
 
 /// Files that take seconds to compile: they are begun first.
-const SLOW: [&str; 6] = [
-    "ssm_scan",
-    "moe_matmul_bf16_sm90",
+const SLOW: [&str; 13] = [
     "moe_matmul_sm90",
-    "norm_products",
-    "matmul",
+    "moe_matmul_bf16_sm90",
     "moe_matmul",
+    "matmul",
+    "norm_products_sixteen",
+    "matmul_few",
+    "norm_products_nvfp4",
+    "norm_products",
+    "norm_products_eight",
+    "ssm_scan",
+    "ssm_scan_wide",
+    "ssm_scan_f32",
+    "ssm_scan_f32_wide",
 ];
 
 struct File {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
 /// The helpers that kernels include; NVRTC gets one text.
-const HELPERS: [(&str, &str); 22] = [
+const HELPERS: [(&str, &str); 24] = [
     ("common.cuh", include_str!("../../kernels/common.cuh")),
     ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
     ("common_conv.cuh", include_str!("../../kernels/common_conv.cuh")),
@@ -20,6 +20,7 @@ const HELPERS: [(&str, &str); 22] = [
     ("common_gated.cuh", include_str!("../../kernels/common_gated.cuh")),
     ("common_mma.cuh", include_str!("../../kernels/common_mma.cuh")),
     ("common_moe.cuh", include_str!("../../kernels/common_moe.cuh")),
+    ("common_norm_products.cuh", include_str!("../../kernels/common_norm_products.cuh")),
     ("common_nvfp4.cuh", include_str!("../../kernels/common_nvfp4.cuh")),
     ("common_nvfp4_stream.cuh", include_str!("../../kernels/common_nvfp4_stream.cuh")),
     ("common_program.cuh", include_str!("../../kernels/common_program.cuh")),
@@ -30,6 +31,7 @@ const HELPERS: [(&str, &str); 22] = [
     ("common_ranked.cuh", include_str!("../../kernels/common_ranked.cuh")),
     ("common_route.cuh", include_str!("../../kernels/common_route.cuh")),
     ("common_scan.cuh", include_str!("../../kernels/common_scan.cuh")),
+    ("common_scan_rows.cuh", include_str!("../../kernels/common_scan_rows.cuh")),
     ("common_scan_step.cuh", include_str!("../../kernels/common_scan_step.cuh")),
     ("common_sm90.cuh", include_str!("../../kernels/common_sm90.cuh")),
     ("common_vec.cuh", include_str!("../../kernels/common_vec.cuh")),
@@ -61,6 +63,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "matmul",
     "matmul_dequantise",
     "matmul_few",
+    "matmul_fp4",
     "matmul_fp8",
     "matmul_nvfp4",
     "matmul_rows",
@@ -75,7 +78,9 @@ const SOURCES: &[(&str, &str)] = sources![
     "moe_sort",
     "moe_up",
     "norm_products",
+    "norm_products_eight",
     "norm_products_nvfp4",
+    "norm_products_sixteen",
     "common_program",
     "rms_norm",
     "rope",
@@ -83,7 +88,10 @@ const SOURCES: &[(&str, &str)] = sources![
     "select_rows",
     "ssm_scan",
     "ssm_scan_chunk",
+    "ssm_scan_f32",
+    "ssm_scan_f32_wide",
     "ssm_scan_step",
+    "ssm_scan_wide",
     "top_k",
 ];
 

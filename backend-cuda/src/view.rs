@@ -46,38 +46,46 @@ pub(crate) fn optional(tensor: Option<&Tensor<Cuda>>) -> u64 {
     tensor.map_or(0, pointer)
 }
 
-pub(crate) fn window(tensor: &Tensor<Cuda>) -> Window {
-    let dtype = match tensor.dtype() {
+/// `DType` of `kernels/common.cuh`.
+pub(crate) const fn dtype_number(dtype: DType) -> u32 {
+    match dtype {
         DType::F32 => 0,
         DType::F16 => 1,
         DType::BF16 => 2,
         DType::U32 => 3,
         DType::F8E4M3 => 4,
-    };
+    }
+}
+
+/// `Format` of `kernels/common.cuh`.
+pub(crate) const fn format_number(format: Format) -> u32 {
+    match format {
+        Format::F32 => 0,
+        Format::F16 => 1,
+        Format::BF16 => 2,
+        Format::Nvfp4 => 3,
+        Format::Fp8 => 4,
+    }
+}
+
+pub(crate) fn window(tensor: &Tensor<Cuda>) -> Window {
     Window {
         data: pointer(tensor),
         stride: tensor.stride() as u64,
-        dtype,
+        dtype: dtype_number(tensor.dtype()),
         cols: narrow(tensor.cols()),
     }
 }
 
 pub(crate) fn bank(weight: &Weight<Cuda>) -> Bank {
     let [data, scale] = [0, 1].map(|plane: usize| weight.planes[plane].pointer());
-    let format = match weight.format {
-        Format::F32 => 0,
-        Format::F16 => 1,
-        Format::BF16 => 2,
-        Format::Nvfp4 => 3,
-        Format::Fp8 => 4,
-    };
     Bank {
         data,
         scales: weight.planes.get(2).map_or(0, crate::CudaBuffer::pointer),
         scale,
         rows: narrow(weight.rows),
         cols: narrow(weight.cols),
-        format,
+        format: format_number(weight.format),
         experts: narrow(weight.experts),
     }
 }

@@ -80,3 +80,33 @@ fn a_choice_that_a_back_end_does_not_have_is_refused() {
         assert_eq!(text(&run.stderr), want);
     }
 }
+
+/// The program where no Vulkan driver can be found.
+fn without_vulkan(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_whipsnake"));
+    for variable in ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"] {
+        command.env(variable, "/nowhere.json");
+    }
+    command.args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_machine_without_a_driver_says_why_and_runs_on_the_cpu() {
+    let reason = "no NVIDIA driver: libcuda cannot be loaded";
+    let devices = without_vulkan(&["devices"]);
+    if !text(&devices.stdout).contains(reason) {
+        return println!("skipped: there is a driver");
+    }
+    let generate = ["generate", "What light", "--max-tokens", "2"];
+    let run = without_vulkan(&generate);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run.stderr));
+    let want = "running on the CPU: no GPU is usable here (`whipsnake devices` says why)";
+    assert!(text(&run.stderr).contains(want), "{}", text(&run.stderr));
+    let run = without_vulkan(&[&generate[..], &["--backend", "cuda"]].concat());
+    assert_eq!((run.status.code(), text(&run.stdout)), (Some(1), ""));
+    assert!(
+        text(&run.stderr).starts_with(&format!("error: cuda: {reason}")),
+        "{}",
+        text(&run.stderr)
+    );
+}

@@ -156,3 +156,26 @@ fn functions_keep_to_sixty_lines() {
     }
     assert!(over.is_empty(), "{}", over.join("\n"));
 }
+
+/// What stands in quotes behind `call` in a text.
+fn quoted<'t>(text: &'t str, call: &str) -> impl Iterator<Item = &'t str> {
+    text.split(call).skip(1).filter_map(|rest| rest.split('"').next())
+}
+
+#[test]
+fn every_switch_of_a_kernel_is_in_the_docs() {
+    let mut files = Vec::new();
+    files_below(&root().join("backend-cuda/src"), &mut files);
+    let docs = fs::read_to_string(root().join("docs/measurements.md")).unwrap();
+    let mut switches = BTreeSet::new();
+    for path in files {
+        let text = fs::read_to_string(path).unwrap();
+        for call in [" on(\"", "!on(\"", "wanted(\""] {
+            switches.extend(quoted(&text, call).map(String::from));
+        }
+    }
+    assert!(switches.contains("cublaslt") && switches.contains("fp8"), "{switches:?}");
+    let missing: Vec<_> =
+        switches.iter().filter(|switch| !docs.contains(&format!("`{switch}`"))).collect();
+    assert!(missing.is_empty(), "docs/measurements.md does not name {missing:?}");
+}

@@ -4,8 +4,9 @@ use super::StoreArg;
 use super::moe_route::Rule;
 use super::norm_products::Conv;
 use super::ssm_scan::Scan;
-use crate::view::{Bank, Window};
+use crate::view::{Bank, Window, format_number};
 use bytemuck::{Pod, Zeroable};
+use whipsnake_core::weight::Format;
 
 /// What products meet: `Staged` of the kernels.
 pub(super) const NORM: u32 = 0;
@@ -19,9 +20,9 @@ pub(crate) const CHOICE: u32 = 1;
 pub(crate) const SCAN: u32 = 2;
 
 /// Formats of a bank.
-pub(super) const BANK_F32: u32 = 0;
-pub(super) const BANK_BF16: u32 = 2;
-pub(super) const BANK_NVFP4: u32 = 3;
+pub(super) const BANK_F32: u32 = format_number(Format::F32);
+pub(super) const BANK_BF16: u32 = format_number(Format::BF16);
+pub(super) const BANK_NVFP4: u32 = format_number(Format::Nvfp4);
 
 /// Units of one phase of products.
 pub(super) const UNITS: usize = 4;

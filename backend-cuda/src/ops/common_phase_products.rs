@@ -3,8 +3,9 @@
 use super::common_phase::{AGAIN, BANK_BF16, BANK_F32, BANK_NVFP4, Phase, Products, UNITS, Unit};
 use crate::cuda::Cuda;
 use crate::program::AREA;
-use crate::view::{bank, narrow};
+use crate::view::{bank, dtype_number, narrow};
 use bytemuck::Zeroable;
+use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::{Format, Weight};
 
 /// Tiles and steps that `over` of the kernel divides.
@@ -15,8 +16,8 @@ const WARPS: u32 = 16;
 const THREADS: u32 = 32 * WARPS;
 
 /// Dtypes of a window that products go to.
-const F32: u32 = 0;
-const BF16: u32 = 2;
+const F32: u32 = dtype_number(DType::F32);
+const BF16: u32 = dtype_number(DType::BF16);
 
 /// Outputs of a tile.
 const OUTPUTS: u32 = 8;

@@ -1,7 +1,7 @@
 //! Linear layers of many rows of bf16: cuBLASLt over a bf16 copy of the weight, Hopper's tiles, split f32 products.
 
 use super::{StoreArg, matmul_fp4, matmul_fp8};
-use crate::cublaslt::{self, Product, Types};
+use crate::cublaslt::{self, CublasLt, Factors, Product, Types};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::kernels::Args;
@@ -70,7 +70,7 @@ pub(super) fn wide_shared(rows: usize, stages: usize) -> u32 {
 /// Queues the product where one of the forms takes it.
 pub(super) fn matmul_many(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
     let rows = op.out.rows();
-    if !cuda.tuned() || op.x.dtype() != DType::BF16 || !in_pieces(&op.x) {
+    if !x_fits(cuda, op) {
         return Ok(false);
     }
     if op.weight.format == Format::F32 {
@@ -80,11 +80,10 @@ pub(super) fn matmul_many(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
         }
         return split(cuda, op).map(|()| true);
     }
-    if matmul_fp4::takes(cuda, op) {
-        return matmul_fp4::matmul_fp4(cuda, op).map(|()| true);
+    if cuda.fp4() && matmul_fp4::takes(op) {
+        return matmul_fp4::by_warps(cuda, op).map(|()| true);
     }
-    let bf16 = op.weight.format == Format::BF16;
-    if rows >= if bf16 { DENSE_ROWS_BF16 } else { DENSE_ROWS } && dense(cuda, op)? {
+    if dense(cuda, op)? {
         return Ok(true);
     }
     if rows < WIDE_ROWS || !wide(cuda, &op.x, op.weight, &op.out) {
@@ -123,53 +122,102 @@ fn split(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
     cuda.launch("matmul_split", "matmul_split", shape, &mut args)
 }
 
-/// Through cuBLASLt, where it is there and takes the operands.
-fn dense(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
+/// The product as the library sees it; x in another type than bf16 is a dense copy.
+fn product_shape(op: &Matmul<'_, Cuda>, types: Types) -> cublaslt::Shape {
     let [rows, outputs] = op.out.shape();
     let inputs = op.weight.cols;
+    cublaslt::Shape {
+        rows,
+        outputs,
+        inputs,
+        x_stride: if types == Types::Bf16 { op.x.stride() } else { inputs },
+        out_stride: op.out.stride(),
+        out_f32: op.out.dtype() == DType::F32,
+        types,
+    }
+}
+
+/// The library, where it is there and takes the product with operands of these types, and the product's shape.
+pub(super) fn library<'a>(
+    cuda: &'a Cuda,
+    op: &Matmul<'_, Cuda>,
+    types: Types,
+) -> Option<(&'a CublasLt, cublaslt::Shape)> {
+    let shape = product_shape(op, types);
+    cuda.cublaslt().filter(|library| library.takes(shape)).map(|library| (library, shape))
+}
+
+/// `alpha`, `times` what the operands are short of, and `beta`.
+pub(super) fn factors(op: &Matmul<'_, Cuda>, times: f32) -> [f32; 2] {
+    match op.store {
+        Store::Replace => [times, 0.0],
+        Store::Accumulate { scale } => [scale * times, 1.0],
+    }
+}
+
+/// Whether forms of many rows take x.
+fn x_fits(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> bool {
+    cuda.tuned() && op.x.dtype() == DType::BF16 && in_pieces(&op.x)
+}
+
+/// Whether the library may have the product.
+fn fits_library(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> bool {
+    let out = matches!(op.out.dtype(), DType::F32 | DType::BF16) && in_pieces(&op.out);
+    let sizes = op.weight.cols.is_multiple_of(16) && op.weight.rows.is_multiple_of(8);
+    let rows = if op.weight.format == Format::BF16 { DENSE_ROWS_BF16 } else { DENSE_ROWS };
+    let many = op.out.rows() >= rows;
+    x_fits(cuda, op) && out && sizes && many && op.bias.is_none() && on("cublaslt")
+}
+
+/// Relative L2 by which rounded operands, where they were asked for, may move a product.
+pub(crate) fn rounding(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> f32 {
+    let fits = fits_library(cuda, op);
+    let takes = |types| fits && library(cuda, op, types).is_some();
+    if matmul_fp4::takes(op) && (x_fits(cuda, op) && cuda.fp4() || takes(Types::Fp4)) {
+        matmul_fp4::ROUNDING
+    } else if matmul_fp8::takes(cuda, op) && takes(Types::Fp8) {
+        matmul_fp8::rounding(op.weight.format)
+    } else {
+        0.0
+    }
+}
+
+/// Through cuBLASLt, where it is there and takes the operands.
+fn dense(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
     let name = match op.weight.format {
         Format::BF16 => None,
         Format::Fp8 => Some("fp8"),
         Format::Nvfp4 => Some("nvfp4"),
         Format::F32 | Format::F16 => return Ok(false),
     };
-    let out_f32 = op.out.dtype() == DType::F32;
-    let fits = (out_f32 || op.out.dtype() == DType::BF16) && in_pieces(&op.out);
-    let sizes = inputs.is_multiple_of(16) && outputs.is_multiple_of(8);
-    if !fits || !sizes || op.bias.is_some() || !on("cublaslt") {
+    if !fits_library(cuda, op) {
         return Ok(false);
     }
-    if matmul_fp8::takes(cuda, op) {
-        return matmul_fp8::matmul_fp8(cuda, op);
+    if (matmul_fp4::takes(op) && matmul_fp4::through_library(cuda, op)?)
+        || (matmul_fp8::takes(cuda, op) && matmul_fp8::matmul_fp8(cuda, op)?)
+    {
+        return Ok(true);
     }
-    let Some(library) = cuda.cublaslt() else { return Ok(false) };
+    let Some((library, shape)) = library(cuda, op, Types::Bf16) else { return Ok(false) };
     let planes = bank(op.weight);
     let mut weight = planes.data;
     if let Some(name) = name {
-        weight = cuda.workspace(outputs * inputs * 2)?;
+        let elements = op.weight.rows * op.weight.cols;
+        weight = cuda.workspace(elements * 2)?;
         let mut args = Args::new();
         args.push(planes).push(weight);
-        let grid = [narrow(outputs * inputs / 8).div_ceil(256), 1, 1];
-        let shape = Shape { grid, threads: 256, shared: 0 };
+        let grid = [narrow(elements / 8).div_ceil(256), 1, 1];
+        let blocks = Shape { grid, threads: 256, shared: 0 };
         let name = format!("matmul_dequantise_{name}");
-        cuda.launch("matmul_dequantise", &name, shape, &mut args)?;
+        cuda.launch("matmul_dequantise", &name, blocks, &mut args)?;
     }
-    let [x, out] = [window(&op.x), window(&op.out)];
-    let shape = cublaslt::Shape {
-        rows,
-        outputs,
-        inputs,
-        x_stride: op.x.stride(),
-        out_stride: op.out.stride(),
-        out_f32,
-        types: Types::Bf16,
+    let times = op.weight.scales[0] * factor(op.weight.format);
+    let product = Product {
+        weight,
+        x: window(&op.x).data,
+        out: window(&op.out).data,
+        factors: Factors::Host(factors(op, times)),
+        scales: None,
     };
-    let (scale, beta) = match op.store {
-        Store::Replace => (1.0, 0.0),
-        Store::Accumulate { scale } => (scale, 1.0),
-    };
-    let alpha = scale * op.weight.scales[0] * factor(op.weight.format);
-    let product = Product { weight, x: x.data, out: out.data, alpha, beta, scales: None };
-    library.run(cuda, shape, product)?;
-    Ok(true)
+    library.run(cuda, shape, product).map(|()| true)
 }

@@ -53,6 +53,7 @@ pub(crate) use gated_norm_matmul::gated_norm_matmul;
 pub(crate) use gated_rms_norm::gated_rms_norm;
 pub(crate) use kv_append::kv_append;
 pub(crate) use matmul::matmul;
+pub(crate) use matmul_many::rounding;
 pub(crate) use moe_combine::moe_combine;
 pub(crate) use moe_down::moe_down;
 pub(crate) use moe_group::moe_group;

@@ -12,7 +12,7 @@ use whipsnake_core::error::Result;
 use whipsnake_core::ops::{CausalConv1d, Matmul, NormProducts, Product, Store};
 use whipsnake_core::step::Step;
 use whipsnake_core::tensor::{DType, Tensor};
-use whipsnake_core::weight::Format;
+use whipsnake_core::weight::{Format, Weight};
 
 /// Products of one launch: the length of `products` in the kernel.
 pub(super) const MOST: usize = 4;
@@ -20,7 +20,7 @@ pub(super) const MOST: usize = 4;
 /// Up to this many rows every block norms for itself; from there on that costs more than a launch.
 const NORMED_HERE: usize = 2;
 
-/// Twin of `Product` in `kernels/norm_products.cu`.
+/// Twin of `Product` in `kernels/common_norm_products.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct ProductArg {
@@ -33,7 +33,7 @@ struct ProductArg {
     splits: u32,
 }
 
-/// Twin of `Conv` in `kernels/norm_products.cu` and `norm_products_nvfp4.cu`.
+/// Twin of `Conv` in `kernels/common_conv.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(crate) struct Conv {
@@ -48,7 +48,7 @@ pub(crate) struct Conv {
     function: u32,
 }
 
-/// Twin of `NormProducts` in `kernels/norm_products.cu`.
+/// Twin of `NormProducts` in `kernels/common_norm_products.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Arguments {
@@ -128,7 +128,7 @@ pub(crate) fn norm_products(
     for (place, (argument, _)) in products.iter_mut().zip(&list) {
         *place = *argument;
     }
-    share_blocks(resident(cuda, rows, shared), &mut products[..list.len()]);
+    share_blocks(resident(cuda, rows, shared), &op.products, &mut products[..list.len()]);
     let arguments = Arguments {
         x: window(&norm.x),
         normed: window(&norm.out),
@@ -140,8 +140,13 @@ pub(crate) fn norm_products(
     };
     let blocks = products.iter().map(|product| product.blocks).sum();
     let shape = Shape { grid: [blocks, 1, 1], threads: THREADS, shared };
-    let name = format!("norm_products_{}", tiles(rows));
-    cuda.launch_early("norm_products", &name, shape, &mut one(arguments))?;
+    let tiles = tiles(rows);
+    let file = match tiles {
+        1 => "norm_products",
+        2 => "norm_products_eight",
+        _ => "norm_products_sixteen",
+    };
+    cuda.launch_early(file, &format!("norm_products_{tiles}"), shape, &mut one(arguments))?;
     rest(step, op, fused_conv)
 }
 
@@ -203,22 +208,17 @@ pub(super) fn rest(
 }
 
 /// Products that together have more groups than the device holds blocks share its blocks by their bytes.
-fn share_blocks(resident: u32, products: &mut [ProductArg]) {
-    let bytes = |p: &ProductArg| {
-        let bits: u64 = match p.weight.format {
-            0 => 32,
-            1 | 2 => 16,
-            3 => 5,
-            _ => 8,
-        };
-        u64::from(p.weight.rows) * u64::from(p.weight.cols) * bits
-    };
-    let total: u64 = products.iter().map(bytes).sum();
-    if products.iter().map(|p| p.groups).sum::<u32>() <= resident {
+fn share_blocks(resident: u32, weights: &[Product<'_, Cuda>], products: &mut [ProductArg]) {
+    if products.iter().map(|product| product.groups).sum::<u32>() <= resident {
         return;
     }
-    for product in products {
-        let share = (bytes(product) * u64::from(resident)).div_ceil(total.max(1));
+    let bytes = weights.iter().map(|product| {
+        let Weight { rows, cols, format, .. } = *product.matmul.weight;
+        (format.data_bytes(rows, cols) + format.scale_bytes(rows, cols)) as u64
+    });
+    let total: u64 = bytes.clone().sum();
+    for (product, bytes) in products.iter_mut().zip(bytes) {
+        let share = (bytes * u64::from(resident)).div_ceil(total.max(1));
         product.blocks = u32::try_from(share).unwrap_or(resident).clamp(1, product.groups);
     }
 }

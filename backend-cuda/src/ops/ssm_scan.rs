@@ -145,10 +145,12 @@ pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
     }
     let Form { lanes, elements, rows, tokens } = form;
     let name = format!("ssm_scan_{dtype}_{lanes}_{elements}_{rows}_{tokens}");
-    cuda.launch(
-        "ssm_scan",
-        &name,
-        Shape { grid, threads: 128, shared: form.shared() },
-        &mut one(scan),
-    )
+    let file = match (dtype, lanes) {
+        ("bf16", ..=8) => "ssm_scan",
+        ("bf16", _) => "ssm_scan_wide",
+        (_, ..=8) => "ssm_scan_f32",
+        _ => "ssm_scan_f32_wide",
+    };
+    let shape = Shape { grid, threads: 128, shared: form.shared() };
+    cuda.launch(file, &name, shape, &mut one(scan))
 }

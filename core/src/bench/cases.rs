@@ -1,7 +1,7 @@
 //! The shapes of Nemotron 3 Nano 30B-A3B.
 
 use super::data::Data;
-use super::{Bench, Floor, Timed, fused};
+use super::{Bench, Floor, Timed, Wanted, experts, fused};
 use crate::backend::Memory;
 use crate::conformance::Fill;
 use crate::error::Result;
@@ -42,7 +42,7 @@ pub(super) async fn run<B: Timed>(bench: &mut Bench<'_, B>) -> Result<()> {
     norms(bench, &mut data).await?;
     products(bench, &mut data).await?;
     routers(bench, &mut data).await?;
-    experts(bench, &mut data).await?;
+    experts::run(bench, &mut data).await?;
     fused::run(bench, &mut data).await?;
     attentions(bench, &mut data).await?;
     tokens(bench, &mut data).await
@@ -74,14 +74,16 @@ async fn scans<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Re
         let segments = data.segments(count, len, if len == 1 { 100 } else { 0 })?;
         let (rows, slots) = ((count * len) as usize, count as usize);
         let state_bytes = slots * INNER * STATE * device.policy().state.bytes();
-        let conv = data.activation(rows, CONV)?;
         let params = data.values(3, HEADS, Fill::Uniform(0.0, 1.0))?;
         let dt = data.activation(rows, HEADS)?;
         let out = output(device, rows, INNER, activations)?;
-        let states: Vec<_> = (0..sets(state_bytes))
-            .map(|_| data.tensor(slots * INNER, STATE, device.policy().state))
+        let inputs: Vec<_> = (0..sets(state_bytes + rows * CONV * activations.bytes()))
+            .map(|_| {
+                let state = data.tensor(slots * INNER, STATE, device.policy().state)?;
+                Ok((data.activation(rows, CONV)?, state))
+            })
             .collect::<Result<_>>()?;
-        let op = |state: &Tensor<B>| SsmScan {
+        let op = |(conv, state): &(Tensor<B>, Tensor<B>)| SsmScan {
             x: conv.columns(0, INNER),
             b: conv.columns(INNER, GROUPS * STATE),
             c: conv.columns(INNER + GROUPS * STATE, GROUPS * STATE),
@@ -103,7 +105,7 @@ async fn scans<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Re
                 format!("{count} x {len}"),
                 Floor::Bytes(bytes as f64),
                 &out,
-                &mut |i| device.ssm_scan(&op(&states[i % states.len()])),
+                &mut |i| device.ssm_scan(&op(&inputs[i % inputs.len()])),
             )
             .await?;
     }
@@ -118,21 +120,31 @@ async fn convolutions<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>
     let activations = device.policy().activations;
     for (count, len) in [(1, 1), (32, 1), (1, 4096)] {
         let rows = (count * len) as usize;
-        let op = CausalConv1d {
-            x: data.activation(rows, CONV)?,
-            weight: data.values(CONV, 4, Fill::Normal(0.5))?,
-            bias: Some(data.values(1, CONV, Fill::Normal(0.5))?),
+        let (weight, bias) =
+            (data.values(CONV, 4, Fill::Normal(0.5))?, data.values(1, CONV, Fill::Normal(0.5))?);
+        let segments = data.segments(count, len, 100)?;
+        let out = output(device, rows, CONV, activations)?;
+        let inputs: Vec<_> = (0..sets(rows * CONV * activations.bytes()))
+            .map(|_| {
+                let state = data.values(count as usize * CONV, 3, Fill::Normal(1.0))?;
+                Ok((data.activation(rows, CONV)?, state))
+            })
+            .collect::<Result<_>>()?;
+        let op = |(x, state): &(Tensor<B>, Tensor<B>)| CausalConv1d {
+            x: x.clone(),
+            weight: weight.clone(),
+            bias: Some(bias.clone()),
             activation: Activation::Silu,
-            state: data.values(count as usize * CONV, 3, Fill::Normal(1.0))?,
-            segments: data.segments(count, len, 100)?,
-            out: output(device, rows, CONV, activations)?,
+            state: state.clone(),
+            segments: segments.clone(),
+            out: out.clone(),
         };
         let floor = Floor::Bytes(
             (2 * rows * CONV * activations.bytes() + count as usize * CONV * 24) as f64,
         );
         bench
-            .row("causal_conv1d", format!("{count} x {len}"), floor, &op.out, &mut |_| {
-                device.causal_conv1d(&op)
+            .row("causal_conv1d", format!("{count} x {len}"), floor, &out, &mut |i| {
+                device.causal_conv1d(&op(&inputs[i % inputs.len()]))
             })
             .await?;
     }
@@ -210,17 +222,22 @@ async fn products<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) ->
                 let operations = 2.0 * rows as f64 * outputs as f64 * inputs as f64;
                 let floor =
                     if rows > 256 { Floor::Operations(operations) } else { Floor::Bytes(bytes) };
-                bench
-                    .row("matmul", format!("{format} {name} {rows} rows"), floor, &out, &mut |i| {
-                        device.matmul(&Matmul {
-                            x: x.clone(),
-                            weight: &weights[i % weights.len()],
-                            bias: None,
-                            store: Store::Replace,
-                            out: out.clone(),
-                        })
-                    })
-                    .await?;
+                let op = |i: usize| Matmul {
+                    x: x.clone(),
+                    weight: &weights[i % weights.len()],
+                    bias: None,
+                    store: Store::Replace,
+                    out: out.clone(),
+                };
+                let shape = format!("{format} {name} {rows} rows");
+                bench.row("matmul", shape, floor, &out, &mut |i| device.matmul(&op(i))).await?;
+                let wanted = Wanted {
+                    x: |row| x.row_range(row, 1),
+                    weight: |output| data.weight_row(format, inputs, output),
+                    activation: Activation::Identity,
+                    rounding: device.rounding(&op(0)),
+                };
+                wanted.check(device, &out).await?;
             }
         }
     }
@@ -233,74 +250,24 @@ async fn routers<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> 
     }
     let device = bench.device;
     for rows in [1, 4096] {
-        let op = MoeRoute {
-            logits: data.values(rows, EXPERTS, Fill::Normal(1.0))?,
-            bias: Some(data.values(1, EXPERTS, Fill::Normal(0.1))?),
+        let bias = data.values(1, EXPERTS, Fill::Normal(0.1))?;
+        let ids = output(device, rows, TOP_K, DType::U32)?;
+        let weights = output(device, rows, TOP_K, DType::F32)?;
+        let op = |logits: Tensor<B>| MoeRoute {
+            logits,
+            bias: Some(bias.clone()),
             rule: RULE,
-            ids: output(device, rows, TOP_K, DType::U32)?,
-            weights: output(device, rows, TOP_K, DType::F32)?,
+            ids: ids.clone(),
+            weights: weights.clone(),
         };
+        let logits: Vec<_> =
+            (0..8).map(|_| data.values(rows, EXPERTS, Fill::Normal(1.0))).collect::<Result<_>>()?;
         let floor = Floor::Bytes((rows * (EXPERTS * 4 + TOP_K * 8)) as f64);
         bench
-            .row("moe_route", format!("{rows} rows"), floor, &op.weights, &mut |_| {
-                device.moe_route(&op)
+            .row("moe_route", format!("{rows} rows"), floor, &weights, &mut |i| {
+                device.moe_route(&op(logits[i % logits.len()].clone()))
             })
             .await?;
-    }
-    Ok(())
-}
-
-async fn experts<B: Timed>(bench: &mut Bench<'_, B>, data: &mut Data<'_, B>) -> Result<()> {
-    if !bench.wants("moe_matmul") {
-        return Ok(());
-    }
-    let device = bench.device;
-    let activations = device.policy().activations;
-    let format = Format::Nvfp4;
-    let up = data.weight(EXPERTS, EXPERT, HIDDEN, format).await?;
-    let down = data.weight(EXPERTS, HIDDEN, EXPERT, format).await?;
-    for rows in [1, 4, 16, 512, 4096] {
-        let pairs = rows * TOP_K;
-        let ids: Vec<_> = (0..8).map(|_| data.experts(rows, TOP_K, 128)).collect::<Result<_>>()?;
-        let groups = ExpertGroups {
-            order: output(device, pairs, 1, DType::U32)?,
-            offsets: output(device, EXPERTS + 1, 1, DType::U32)?,
-        };
-        let sorted = rows >= device.policy().group_experts_from;
-        for (name, weight, input, activation) in [
-            ("up", &up, ExpertInput::Row, Activation::Relu2),
-            ("down", &down, ExpertInput::Pair, Activation::Identity),
-        ] {
-            let in_rows = if input == ExpertInput::Row { rows } else { pairs };
-            let x = data.activation(in_rows, weight.cols)?;
-            let out = output(device, pairs, weight.rows, activations)?;
-            let one = format.data_bytes(weight.rows, weight.cols)
-                + format.scale_bytes(weight.rows, weight.cols);
-            let hit =
-                EXPERTS as f64 * (1.0 - (1.0 - TOP_K as f64 / EXPERTS as f64).powi(rows as i32));
-            let operations = 2.0 * (pairs * weight.rows * weight.cols) as f64;
-            let floor = if rows > 512 {
-                Floor::Operations(operations)
-            } else {
-                Floor::Bytes(hit * one as f64)
-            };
-            let row = format!("{format} {name} {rows} tokens");
-            bench
-                .row("moe_matmul", row, floor, &out, &mut |i| {
-                    let ids = ids[i % ids.len()].clone();
-                    let groups = sorted.then(|| groups.clone());
-                    if let Some(groups) = groups.clone() {
-                        device.moe_group(&MoeGroup {
-                            ids: ids.clone(),
-                            experts: EXPERTS,
-                            groups,
-                        })?;
-                    }
-                    let (x, out) = (x.clone(), out.clone());
-                    device.moe_matmul(&MoeMatmul { x, input, weight, ids, groups, activation, out })
-                })
-                .await?;
-        }
     }
     Ok(())
 }

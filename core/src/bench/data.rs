@@ -3,28 +3,45 @@
 use crate::backend::{Backend, Memory};
 use crate::batch::{Batch, BatchLimits, BatchShape, Segment, Segments};
 use crate::conformance::{Fill, Stream};
-use crate::cpu::narrow;
+use crate::cpu::{narrow, widen};
 use crate::error::{Error, Result};
+use crate::quant::{e2m1_to_f32, e4m3_to_f32};
 use crate::tensor::{DType, Tensor};
-use crate::weight::{Format, LocalFuture, Plane, Source, StoredPart, StoredWeight, Weight};
+use crate::weight::{
+    Format, LocalFuture, NVFP4_GROUP, Plane, Source, StoredPart, StoredWeight, Weight,
+};
 use bytes::Bytes;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Bytes of the pool that planes are cut from: as many as one read asks for at most.
+/// Bytes of the pool that planes are cut from.
 const POOL: usize = 8 << 20;
 
-/// Serves the same random bytes at any place of its files.
+/// Scale of the quantised matrices, so that their products are of order 1.
+const SCALE: f32 = 0.01;
+
+/// Files of random bytes without end: the same ones again after each [`POOL`].
 struct Pool {
     files: [Bytes; 2],
 }
 
+impl Pool {
+    fn part(&self, file: usize, start: usize, len: usize) -> Bytes {
+        let (bytes, first) = (&self.files[file], start % POOL);
+        if first + len <= bytes.len() {
+            return bytes.slice(first..first + len);
+        }
+        bytes.iter().cycle().skip(first).take(len).copied().collect()
+    }
+}
+
 impl Source for Pool {
     fn read(&self, file: usize, range: Range<u64>) -> LocalFuture<'_, Result<Bytes>> {
-        let len = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-        let bytes = self.files.get(file).filter(|bytes| len <= bytes.len());
-        let part = bytes.map(|bytes| bytes.slice(..len));
-        Box::pin(std::future::ready(part.ok_or_else(|| Error::device("a read past the pool"))))
+        let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+        let (start, len) = (place(range.start), place(range.end - range.start));
+        let there = self.files.get(file).is_some_and(|bytes| !bytes.is_empty());
+        let part = there.then(|| self.part(file, start, len));
+        Box::pin(std::future::ready(part.ok_or_else(|| Error::device("a read of no pool"))))
     }
 }
 
@@ -114,11 +131,33 @@ impl<'a, B: Backend> Data<'a, B> {
             name: "weight".into(),
             data: plane(0, format.data_bytes(rows, cols)),
             scales: (scale_bytes > 0).then(|| plane(1, scale_bytes)),
-            scale: 0.01,
+            scale: if matches!(format, Format::Nvfp4 | Format::Fp8) { SCALE } else { 1.0 },
         };
         let parts = vec![part; experts];
         let stored = StoredWeight { name: "weight".into(), rows, cols, format, parts };
         self.device.load(&stored).await
+    }
+
+    /// A row of every matrix of a weight that [`Data::weight`] made.
+    pub fn weight_row(&self, format: Format, cols: usize, row: usize) -> Vec<f32> {
+        let pool = &self.pools[usize::from(format == Format::BF16)];
+        let bytes = format.data_bytes(1, cols);
+        let data = pool.part(0, row * bytes, bytes);
+        match format {
+            Format::F32 => widen(&data, DType::F32),
+            Format::F16 => widen(&data, DType::F16),
+            Format::BF16 => widen(&data, DType::BF16),
+            Format::Fp8 => data.iter().map(|byte| e4m3_to_f32(*byte) * SCALE).collect(),
+            Format::Nvfp4 => {
+                let blocks = cols / NVFP4_GROUP;
+                let scales = pool.part(1, row * blocks, blocks);
+                let value = |col: usize| {
+                    let code = data[col / 2] >> (col % 2 * 4);
+                    e2m1_to_f32(code) * e4m3_to_f32(scales[col / NVFP4_GROUP]) * SCALE
+                };
+                (0..cols).map(value).collect()
+            }
+        }
     }
 
     /// The tables of `count` segments of `len` rows at `position`, slots in falling order.
@@ -134,5 +173,29 @@ impl<'a, B: Backend> Data<'a, B> {
             places: self.table(rows, 4, bytemuck::cast_slice(&batch.places(rows)))?,
             shape: BatchShape::of(&batch),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::Cpu;
+
+    #[test]
+    fn rows_of_weights_are_what_the_device_was_given() {
+        let cpu = Cpu::reference();
+        let mut data = Data::new(&cpu);
+        // More than a pool of codes, so that rows lie across its end.
+        let (rows, cols) = (2100, 8192);
+        for format in [Format::Nvfp4, Format::Fp8, Format::BF16] {
+            let weight = pollster::block_on(data.weight(1, rows, cols, format)).expect("a weight");
+            for row in [0, 1, 511, 1023, 1024, 2047, 2048, rows - 1] {
+                assert_eq!(
+                    data.weight_row(format, cols, row),
+                    weight.row(0, row),
+                    "{format} {row}"
+                );
+            }
+        }
     }
 }

@@ -5,12 +5,14 @@
 
 mod cases;
 mod data;
+mod experts;
 mod fused;
 mod peers;
 
 use crate::backend::Backend;
 use crate::cpu::widen;
 use crate::error::{Error, Result};
+use crate::ops::Activation;
 use crate::tensor::{DType, Tensor};
 use peers::Peer;
 use serde::Serialize;
@@ -159,15 +161,114 @@ impl<B: Timed> Bench<'_, B> {
     }
 }
 
-/// Reads some rows of a timed output.
+/// Reads rows of a timed output: first, middle and last.
 async fn check<B: Backend>(device: &B, out: &Tensor<B>) -> Result<()> {
-    if out.dtype() == DType::U32 {
-        return Ok(());
+    for row in [0, out.rows() / 2, out.rows() - 1] {
+        let bytes = device.read(&out.row_range(row, 1)).await?;
+        if out.dtype() == DType::U32 {
+            // Indices and ids are small; what nobody wrote is not.
+            let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes);
+            if let Some(word) = words.iter().find(|word| **word >= 1 << 24) {
+                return Err(Error::device(format!("row {row} of the timed output holds {word}")));
+            }
+            continue;
+        }
+        let sum: f32 = widen(&bytes, out.dtype()).iter().map(|v| v.abs()).sum();
+        if !sum.is_finite() || sum == 0.0 {
+            let text = "want finite and not zero";
+            return Err(Error::device(format!(
+                "row {row} of the timed output sums to {sum}, {text}"
+            )));
+        }
     }
-    let bytes = device.read(&out.first_rows(out.rows().min(4))).await?;
-    let sum: f32 = widen(&bytes, out.dtype()).iter().map(|v| v.abs()).sum();
-    if sum.is_finite() && sum > 0.0 {
-        return Ok(());
+    Ok(())
+}
+
+/// What a timed product should have written.
+struct Wanted<X, W> {
+    /// The row of x that a row of the output comes from.
+    x: X,
+    /// The weight's row for an output.
+    weight: W,
+    /// What the sums go through.
+    activation: Activation,
+    /// What [`Backend::rounding`] says.
+    rounding: f32,
+}
+
+impl<X, W> Wanted<X, W> {
+    /// Holds corners and middle of the output to sums of the host.
+    async fn check<B: Backend>(&self, device: &B, out: &Tensor<B>) -> Result<()>
+    where
+        X: Fn(usize) -> Tensor<B>,
+        W: Fn(usize) -> Vec<f32>,
+    {
+        let [rows, cols] = out.shape();
+        let (last_row, last_col) = (rows - 1, cols - 1);
+        let places =
+            [(0, 0), (0, last_col), (rows / 2, cols / 2), (last_row, 0), (last_row, last_col)];
+        for (row, col) in places {
+            let x = (self.x)(row);
+            let x = widen(&device.read(&x).await?, x.dtype());
+            let found = widen(&device.read(&out.row_range(row, 1)).await?, out.dtype())[col];
+            let terms: Vec<f64> = (self.weight)(col)
+                .iter()
+                .zip(&x)
+                .map(|(a, b)| f64::from(*a) * f64::from(*b))
+                .collect();
+            let size = terms.iter().map(|term| term * term).sum::<f64>().sqrt();
+            // f32 sums in another order, and operands that were rounded on request.
+            let off = size * (2e-3 + 5.0 * f64::from(self.rounding));
+            let sum = terms.iter().sum::<f64>();
+            let [low, high] = [sum - off, sum + off].map(|sum| self.activation.apply(sum as f32));
+            // A rounding of the output.
+            let step = low.abs().max(high.abs()) / 128.0;
+            if !(low - step..=high + step).contains(&found) {
+                let want = format!("{} to {}", low - step, high + step);
+                let text = format!("[{row}, {col}] of the timed output is {found}, want {want}");
+                return Err(Error::device(text));
+            }
+        }
+        Ok(())
     }
-    Err(Error::device(format!("the timed output sums to {sum}, want finite and not zero")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Memory;
+    use crate::cpu::{Cpu, narrow};
+    use crate::ops::{Matmul, Store};
+    use crate::weight::Format;
+
+    #[test]
+    fn a_product_that_is_off_is_found() {
+        let cpu = Cpu::reference();
+        let mut data = data::Data::new(&cpu);
+        let (rows, outputs, inputs) = (5, 40, 64);
+        for format in [Format::Nvfp4, Format::BF16] {
+            let weight =
+                pollster::block_on(data.weight(1, outputs, inputs, format)).expect("a weight");
+            let x = data.activation(rows, inputs).expect("room");
+            let out = cpu.tensor(rows, outputs, DType::F32, Memory::Scratch, "out").expect("room");
+            let (store, target) = (Store::Replace, out.clone());
+            let op = Matmul { x: x.clone(), weight: &weight, bias: None, store, out: target };
+            cpu.matmul(&op).expect("a product");
+            let wanted = Wanted {
+                x: |row| x.row_range(row, 1),
+                weight: |output| data.weight_row(format, inputs, output),
+                activation: Activation::Identity,
+                rounding: 0.0,
+            };
+            let fault = || pollster::block_on(wanted.check(&cpu, &out)).err();
+            assert!(fault().is_none(), "{:?}", fault());
+            let right = pollster::block_on(cpu.read(&out)).expect("a read");
+            let mut values = widen(&right, DType::F32);
+            values[rows * outputs - 1] *= 1.05;
+            values[rows * outputs - 1] += 0.5;
+            cpu.write(&out, &narrow(&values, DType::F32)).expect("a write");
+            let text = fault().expect("a fault").to_string();
+            assert!(text.starts_with("[4, 39] of the timed output is "), "{text}");
+        }
+    }
 }

@@ -236,6 +236,11 @@ impl<'a, B: Backend> Rig<'a, B> {
         at_once(self.backend.load(&stored))
     }
 
+    /// Holds what is watched so far to a relative L2 instead of its tolerance, unless that is 0.
+    pub fn allow_rounding(&self, relative: f32) {
+        self.watched.borrow_mut().iter_mut().for_each(|watched| watched.rounding = relative);
+    }
+
     /// The tables of a batch.
     ///
     /// # Errors
@@ -266,6 +271,7 @@ impl<'a, B: Backend> Rig<'a, B> {
             before,
             window,
             tolerance,
+            rounding: 0.0,
         });
     }
 

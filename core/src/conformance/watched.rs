@@ -38,6 +38,8 @@ pub(super) struct Watched<B: Backend> {
     /// The window. `[rows, cols]`
     pub window: Tensor<B>,
     pub tolerance: Tolerance,
+    /// Relative L2 that the window is held to instead, where it is not 0.
+    pub rounding: f32,
 }
 
 impl<B: Backend> Watched<B> {
@@ -66,6 +68,14 @@ impl<B: Backend> Watched<B> {
             });
         }
         let (got, want) = (widen(bytes, dtype), widen(reference, dtype));
+        if self.rounding > 0.0 {
+            let of_window = |all: &[f32]| -> Vec<f32> {
+                all.iter().enumerate().filter(|(i, _)| inside(*i)).map(|(_, v)| *v).collect()
+            };
+            if let Some(fault) = self.rounded(&of_window(&got), &of_window(&want)) {
+                return Some(fault);
+            }
+        }
         (0..got.len()).find_map(|i| {
             if !inside(i) {
                 return (got[i] != want[i]).then(|| {
@@ -76,8 +86,31 @@ impl<B: Backend> Watched<B> {
                     )
                 });
             }
-            (!self.close(got[i], want[i], dtype))
+            (self.rounding == 0.0 && !self.close(got[i], want[i], dtype))
                 .then(|| format!("{} is {}, want {}", place(i), got[i], want[i]))
+        })
+    }
+
+    /// What is wrong with a window whose operands were rounded: its whole, or a row by twice as much, as rows have fewer
+    /// roundings to even out.
+    fn rounded(&self, got: &[f32], want: &[f32]) -> Option<String> {
+        let distance = |got: &[f32], want: &[f32]| {
+            let squares = |values: &mut dyn Iterator<Item = f32>| -> f64 {
+                values.map(|v| f64::from(v).powi(2)).sum()
+            };
+            let apart = squares(&mut got.iter().zip(want).map(|(a, b)| a - b));
+            (apart / squares(&mut want.iter().copied())).sqrt()
+        };
+        // NaN is no distance.
+        let over = |distance: f64, most: f32| distance.is_nan() || distance > f64::from(most);
+        let (name, cols, most) = (&self.name, self.window.cols(), self.rounding);
+        let whole = distance(got, want);
+        if over(whole, most) {
+            return Some(format!("{name} lies {whole:.2e} off in L2, want at most {most:.2e}"));
+        }
+        let rows = got.chunks(cols).zip(want.chunks(cols)).map(|(a, b)| distance(a, b));
+        rows.enumerate().find(|(_, row)| over(*row, 2.0 * most)).map(|(index, row)| {
+            format!("{name}[{index}] lies {row:.2e} off in L2, want at most {:.2e}", 2.0 * most)
         })
     }
 
@@ -102,4 +135,33 @@ impl<B: Backend> Watched<B> {
 
 fn words(bytes: &[u8]) -> Vec<u32> {
     bytemuck::pod_collect_to_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Memory;
+    use crate::cpu::Cpu;
+
+    #[test]
+    fn one_row_of_a_wrong_scale_is_more_than_rounding() {
+        let cpu = Cpu::reference();
+        let whole = cpu.tensor(3, 4, DType::F32, Memory::Scratch, "out").expect("it fits");
+        let (before, tolerance, rounding) = (0, Tolerance::EXACT, 0.03);
+        let window = whole.row_range(0, 3);
+        let out = Watched { name: "out".into(), whole, before, window, tolerance, rounding };
+        let want = [1f32, -2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 80.0, 0.1, 0.2, 0.3, 0.4];
+        let fault = |got: [f32; 12]| {
+            out.fault(bytemuck::cast_slice(&got), bytemuck::cast_slice(&want)).unwrap_or_default()
+        };
+        assert_eq!(fault(want.map(|v| v * 1.02)), "");
+        assert_eq!(
+            fault(want.map(|v| v * 1.04)),
+            "out lies 4.00e-2 off in L2, want at most 3.00e-2"
+        );
+        let scaled = |by: f32| std::array::from_fn(|i| want[i] * if i < 8 { 1.0 } else { by });
+        assert_eq!(fault(scaled(1.05)), "");
+        assert_eq!(fault(scaled(1.1)), "out[2] lies 1.00e-1 off in L2, want at most 6.00e-2");
+        assert_eq!(fault(scaled(f32::NAN)), "out lies NaN off in L2, want at most 3.00e-2");
+    }
 }

@@ -6,9 +6,6 @@ use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 use crate::weight::Weight;
 
-/// What activations may be stored as.
-const ACTIVATIONS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
-
 pub(super) fn shape<B: Backend>(
     op: &str,
     operand: &str,
@@ -35,52 +32,32 @@ pub(super) fn dtype<B: Backend>(
     Err(Error::op(op, format!("{operand} is {}, want {}", tensor.dtype(), names.join(" or "))))
 }
 
-/// An activation of the given shape.
-pub(super) fn activation<B: Backend>(
-    op: &str,
-    operand: &str,
-    tensor: &Tensor<B>,
-    want: [usize; 2],
-    meaning: &str,
-) -> Result<()> {
-    dtype(op, operand, tensor, &ACTIVATIONS)?;
-    shape(op, operand, tensor, want, meaning)
+/// Refusals of operands of a kind: its dtypes, then its shape.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident: $dtypes:expr;)*) => {
+        $($(#[$doc])*
+        pub(super) fn $kind<B: Backend>(
+            op: &str,
+            operand: &str,
+            tensor: &Tensor<B>,
+            want: [usize; 2],
+            meaning: &str,
+        ) -> Result<()> {
+            dtype(op, operand, tensor, &$dtypes)?;
+            shape(op, operand, tensor, want, meaning)
+        })*
+    };
 }
 
-/// An f32 parameter or state of the given shape.
-pub(super) fn f32<B: Backend>(
-    op: &str,
-    operand: &str,
-    tensor: &Tensor<B>,
-    want: [usize; 2],
-    meaning: &str,
-) -> Result<()> {
-    dtype(op, operand, tensor, &[DType::F32])?;
-    shape(op, operand, tensor, want, meaning)
-}
-
-/// State of the given shape, f32 or bf16.
-pub(super) fn state<B: Backend>(
-    op: &str,
-    operand: &str,
-    tensor: &Tensor<B>,
-    want: [usize; 2],
-    meaning: &str,
-) -> Result<()> {
-    dtype(op, operand, tensor, &[DType::F32, DType::BF16])?;
-    shape(op, operand, tensor, want, meaning)
-}
-
-/// A u32 table of the given shape.
-pub(super) fn u32<B: Backend>(
-    op: &str,
-    operand: &str,
-    tensor: &Tensor<B>,
-    want: [usize; 2],
-    meaning: &str,
-) -> Result<()> {
-    dtype(op, operand, tensor, &[DType::U32])?;
-    shape(op, operand, tensor, want, meaning)
+kinds! {
+    /// What ops hand on.
+    activation: [DType::F32, DType::BF16, DType::F16];
+    /// A parameter or a state.
+    f32: [DType::F32];
+    /// State of the recurrence.
+    state: [DType::F32, DType::BF16];
+    /// A table.
+    u32: [DType::U32];
 }
 
 pub(super) fn weight<B: Backend>(

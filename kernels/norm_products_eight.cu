@@ -1,0 +1,4 @@
+// A norm with the products and the convolution that wait for it, up to 8 rows (common_norm_products.cuh).
+#include "common_norm_products.cuh"
+
+FORM(2, 3)

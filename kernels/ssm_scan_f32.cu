@@ -1,0 +1,4 @@
+// Mamba2's recurrence, one state a head (common_scan_rows.cuh has the formula): f32 activations, up to 8 lanes a row.
+#include "common_scan_rows.cuh"
+
+FORMS(f32, float)
