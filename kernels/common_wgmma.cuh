@@ -37,31 +37,35 @@
     PLACES_224 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124" \
                ", %125, %126, %127"
 
-// FRESH sums forget what they held. The operands' numbers follow those of the sums.
-template <int N, bool FRESH>
+// FRESH sums forget what they held. ACROSS: neighbours of the operand in memory are rows (of a: outputs), not columns. The
+// operands' numbers follow those of the sums.
+template <int N, bool FRESH, bool A_ACROSS = false, bool B_ACROSS = false>
 __device__ inline void wgmma_shared(float (*d)[4], u64 a, u64 b);
 
-// ACROSS: neighbours of b in memory are rows, not columns.
 template <int N, bool ACROSS>
 __device__ inline void wgmma(float (*d)[4], const u32* a, u64 b);
 
-#define WGMMA_SHARED(N, A, B, KEEP)                                                                      \
+#define WGMMA_SHARED(N, A, B, KEEP, A_ACROSS, B_ACROSS)                                                  \
     template <>                                                                                          \
-    __device__ inline void wgmma_shared<N, !KEEP>(float (*d)[4], u64 a, u64 b) {                         \
+    __device__ inline void wgmma_shared<N, !KEEP, A_ACROSS, B_ACROSS>(float (*d)[4], u64 a, u64 b) {     \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" PLACES_##N "}, %" #A   \
-                     ", %" #B ", " #KEEP ", 1, 1, 0, 0;"                                                 \
+                     ", %" #B ", " #KEEP ", 1, 1, " #A_ACROSS ", " #B_ACROSS ";"                         \
                      : SUMS_##N(0)                                                                       \
                      : "l"(a), "l"(b));                                                                  \
     }
-WGMMA_SHARED(16, 8, 9, 1)
-WGMMA_SHARED(32, 16, 17, 1)
-WGMMA_SHARED(64, 32, 33, 1)
-WGMMA_SHARED(96, 48, 49, 1)
-WGMMA_SHARED(128, 64, 65, 1)
-WGMMA_SHARED(160, 80, 81, 1)
-WGMMA_SHARED(192, 96, 97, 1)
-WGMMA_SHARED(32, 16, 17, 0)
-WGMMA_SHARED(128, 64, 65, 0)
+WGMMA_SHARED(16, 8, 9, 1, 0, 0)
+WGMMA_SHARED(32, 16, 17, 1, 0, 0)
+WGMMA_SHARED(64, 32, 33, 1, 0, 0)
+WGMMA_SHARED(96, 48, 49, 1, 0, 0)
+WGMMA_SHARED(128, 64, 65, 1, 0, 0)
+WGMMA_SHARED(160, 80, 81, 1, 0, 0)
+WGMMA_SHARED(192, 96, 97, 1, 0, 0)
+WGMMA_SHARED(32, 16, 17, 0, 0, 0)
+WGMMA_SHARED(64, 32, 33, 0, 0, 0)
+WGMMA_SHARED(128, 64, 65, 0, 0, 0)
+WGMMA_SHARED(64, 32, 33, 0, 0, 1)
+WGMMA_SHARED(64, 32, 33, 1, 0, 1)
+WGMMA_SHARED(64, 32, 33, 1, 1, 1)
 
 #define WGMMA(N, A0, A1, A2, A3, B, ACROSS)                                                              \
     template <>                                                                                          \
@@ -79,6 +83,7 @@ WGMMA(80, 40, 41, 42, 43, 44, 0)
 WGMMA(96, 48, 49, 50, 51, 52, 0)
 WGMMA(112, 56, 57, 58, 59, 60, 0)
 WGMMA(128, 64, 65, 66, 67, 68, 0)
+WGMMA(32, 16, 17, 18, 19, 20, 1)
 WGMMA(64, 32, 33, 34, 35, 36, 1)
 WGMMA(128, 64, 65, 66, 67, 68, 1)
 WGMMA(256, 128, 129, 130, 131, 132, 1)
@@ -99,11 +104,18 @@ __device__ inline u64 rows_descriptor(u32 address, u32 next = 16) {
     return u64(address >> 4) | u64(next >> 4) << 16 | u64(64) << 32 | u64(1) << 62;
 }
 
+// The same for rows of 64 bytes, whose pieces are exchanged by r / 2 % 4, eight rows in 512 bytes.
+__device__ inline u64 half_rows_descriptor(u32 address) { return u64(address >> 4) | u64(1) << 16 | u64(32) << 32 | u64(2) << 62; }
+
 // Stores four 8x8 matrices, turned over: a lane names one of their 32 rows.
 __device__ inline void store_matrices(u32 to, const u32* v) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]),
                  "r"(v[3])
                  : "memory");
+}
+
+__device__ inline void store_matrices_upright(u32 to, u32 a, u32 b, u32 c, u32 d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
 __device__ inline void store_shared(u32 to, const u32* v) {

@@ -4,7 +4,7 @@
 // moe_matmul_sm90_MOST: one block computes 128 outputs by up to MOST pairs of one expert. An expert's
 // pairs are dealt evenly over as few tiles as hold them, and a tile runs as narrow as its pairs allow, so that little is
 // computed twice for experts of any popularity. blockIdx.x = outputs; y = tile over all experts, blocks past the last do
-// nothing.
+// nothing. What binds are waits inside a warp, so blocks are as small as lets three or two share a multiprocessor.
 #include "common_moe.cuh"
 #include "common_sm90.cuh"
 
@@ -12,32 +12,23 @@ struct Place {
     u32 expert, start, count;
 };
 
-// Tile `number` over all experts, for the whole first warp; `count` is 0 past the last.
-__device__ inline Place find_place(const Moe& p, u32 number, u32 most) {
-    u32 lane = threadIdx.x;
-    Place found = {0, 0, 0};
-    for (u32 base = 0, before = 0; base < p.w.experts && before <= number; base += 32) {
-        u32 expert = base + lane, start = 0, pairs = 0;
+// Tile `number` over all experts, for the whole block; `count` is 0 past the last.
+__device__ inline void find_place(const Moe& p, u32 number, u32 most, Place& found, u32* scratch) {
+    if (threadIdx.x == 0) found.count = 0;
+    for (u32 base = 0, passed = 0; base < p.w.experts && passed <= number; base += WIDE_THREADS) {
+        u32 expert = base + threadIdx.x, start = 0, pairs = 0, all;
         if (expert < p.w.experts) {
             start = p.offsets[expert];
             pairs = p.offsets[expert + 1] - start;
         }
-        u32 tiles = (pairs + most - 1) / most, through = tiles;
-        for (u32 step = 1; step < 32; step *= 2) {
-            u32 other = __shfl_up_sync(ALL, through, step);
-            if (lane >= step) through += other;
+        u32 tiles = (pairs + most - 1) / most, first = passed + block_before(tiles, scratch, all);
+        if (number >= first && number < first + tiles) {
+            u32 size = (pairs + tiles - 1) / tiles, skipped = (number - first) * size;
+            found = {expert, start + skipped, min(size, pairs > skipped ? pairs - skipped : 0)};
         }
-        u32 first = before + through - tiles;
-        u32 owner = __ballot_sync(ALL, number >= first && number < first + tiles);
-        if (owner) {
-            u32 size = tiles ? (pairs + tiles - 1) / tiles : 0, skipped = (number - first) * size;
-            u32 count = min(size, pairs > skipped ? pairs - skipped : 0);
-            int from = __ffs(owner) - 1;
-            found = {base + from, __shfl_sync(ALL, start + skipped, from), __shfl_sync(ALL, count, from)};
-        }
-        before += __shfl_sync(ALL, through, 31);
+        passed += all;
+        __syncthreads();
     }
-    return found;
 }
 
 template <int ROWS, int STAGES>
@@ -78,11 +69,8 @@ __device__ inline void tiles(const Moe& p) {
     extern __shared__ __align__(1024) char memory[];
     __shared__ u32 pairs[MOST];
     __shared__ Place found;
-    if (threadIdx.x < 32) {
-        Place place = find_place(p, blockIdx.y, MOST);
-        if (threadIdx.x == 0) found = place;
-    }
-    __syncthreads();
+    __shared__ u32 scratch[32];
+    find_place(p, blockIdx.y, MOST, found, scratch);
     Place place = found;
     if (place.count == 0) return;
     for (u32 i = threadIdx.x; i < place.count; i += WIDE_THREADS) pairs[i] = p.order[place.start + i];
@@ -90,12 +78,9 @@ __device__ inline void tiles(const Moe& p) {
     choose<STAGES, WIDTHS...>(p, place, pairs, memory);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2) moe_matmul_sm90_64(__grid_constant__ const Moe p) {
-    tiles<64, 6, 16, 32, 48, 64>(p);
+extern "C" __global__ void __launch_bounds__(256, 3) moe_matmul_sm90_64(__grid_constant__ const Moe p) {
+    tiles<64, 5, 16, 32, 48, 64>(p);
 }
 extern "C" __global__ void __launch_bounds__(256, 2) moe_matmul_sm90_128(__grid_constant__ const Moe p) {
-    tiles<128, 5, 80, 96, 112, 128>(p);
-}
-extern "C" __global__ void __launch_bounds__(256, 1) moe_matmul_sm90_256(__grid_constant__ const Moe p) {
-    tiles<256, 5, 144, 176, 192, 208, 224, 256>(p);
+    tiles<128, 5, 48, 80, 96, 112, 128>(p);
 }

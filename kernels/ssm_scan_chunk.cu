@@ -16,44 +16,15 @@
 // the segment's end have dt = 0 and change nothing. Coarse and fine parts are summed apart: short chains of products.
 // Limits: N <= 128, N and P multiples of 8.
 #include "common_mma.cuh"
-#include "common_scan.cuh"
+#include "common_scan_chunk.cuh"
 
-constexpr int Q = 64, P = 32, N = 128, THREADS = 512;
+constexpr int P = 32, N = 128, THREADS = 512;
 // Bytes of a row, shifted by one 16-byte piece so that ldmatrix meets all banks.
 constexpr int PITCH = 2 * N + 16, X_PITCH = 2 * P + 16, M_PITCH = 2 * Q + 16;
 constexpr int C_AT = Q * PITCH, X_AT = 2 * Q * PITCH, STAGE = X_AT + Q * X_PITCH;
 // The state, the decayed products and the decayed x, each coarse then fine.
 constexpr int S_AT = 2 * STAGE, S_FINE = P * PITCH, M_AT = S_AT + 2 * S_FINE, M_FINE = Q * M_PITCH;
 constexpr int U_AT = M_AT + 2 * M_FINE, U_FINE = Q * X_PITCH, STEPS_AT = U_AT + 2 * U_FINE;
-
-// What a chunk's tokens are scaled by.
-struct Steps {
-    float coarse[Q], fine[Q];  // l * log2(e), as a sum of two
-    float dt[Q], from_start[Q], to_end[Q];  // dt, e^l, dt e^(l_Q - l)
-    float whole, unused[3];
-};
-
-// Lane i of one warp holds tokens 2i and 2i + 1.
-__device__ inline void make_steps(Steps& to, float dt0, float dt1, float a_log) {
-    u32 lane = threadIdx.x % 32;
-    double rate = double(a_log) * 1.4426950408889634, first = rate * dt0, second = first + rate * dt1, sum = second;
-    for (u32 step = 1; step < 32; step *= 2) {
-        double other = __shfl_up_sync(ALL, sum, step);
-        if (lane >= step) sum += other;
-    }
-    double before = sum - second, end = __shfl_sync(ALL, sum, 31);
-    double logs[2] = {before + first, sum};
-    float dts[2] = {dt0, dt1};
-    for (u32 i = 0; i < 2; i++) {
-        u32 t = 2 * lane + i;
-        to.coarse[t] = float(logs[i]);
-        to.fine[t] = float(logs[i] - double(to.coarse[t]));
-        to.dt[t] = dts[i];
-        to.from_start[t] = power_of_2(float(logs[i]));
-        to.to_end[t] = dts[i] * power_of_2(float(end - logs[i]));
-    }
-    if (lane == 0) to.whole = power_of_2(float(end));
-}
 
 // Decayed products C_t . B_s dt_s of 16 tokens t and every fourth run of 8 tokens s up to them, into shared memory.
 __device__ inline void decayed_products(u32 memory, const Steps& steps, const u32 (*c)[4], u32 b, u32 tokens, u32 quarter) {

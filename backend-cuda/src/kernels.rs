@@ -11,7 +11,7 @@ use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
 /// The helpers that kernels include; NVRTC gets one text.
-const HELPERS: [(&str, &str); 24] = [
+const HELPERS: [(&str, &str); 26] = [
     ("common.cuh", include_str!("../../kernels/common.cuh")),
     ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
     ("common_conv.cuh", include_str!("../../kernels/common_conv.cuh")),
@@ -31,7 +31,9 @@ const HELPERS: [(&str, &str); 24] = [
     ("common_ranked.cuh", include_str!("../../kernels/common_ranked.cuh")),
     ("common_route.cuh", include_str!("../../kernels/common_route.cuh")),
     ("common_scan.cuh", include_str!("../../kernels/common_scan.cuh")),
+    ("common_scan_chunk.cuh", include_str!("../../kernels/common_scan_chunk.cuh")),
     ("common_scan_rows.cuh", include_str!("../../kernels/common_scan_rows.cuh")),
+    ("common_scan_sm90.cuh", include_str!("../../kernels/common_scan_sm90.cuh")),
     ("common_scan_step.cuh", include_str!("../../kernels/common_scan_step.cuh")),
     ("common_sm90.cuh", include_str!("../../kernels/common_sm90.cuh")),
     ("common_vec.cuh", include_str!("../../kernels/common_vec.cuh")),
@@ -96,8 +98,13 @@ const SOURCES: &[(&str, &str)] = sources![
 ];
 
 /// Kernel files that only Hopper's instructions can serve.
-const HOPPER_SOURCES: &[(&str, &str)] =
-    sources!["attention_sm90", "matmul_sm90", "moe_matmul_bf16_sm90", "moe_matmul_sm90"];
+const HOPPER_SOURCES: &[(&str, &str)] = sources![
+    "attention_sm90",
+    "matmul_sm90",
+    "moe_matmul_bf16_sm90",
+    "moe_matmul_sm90",
+    "ssm_scan_chunk_sm90",
+];
 
 /// Kernel files that only the instructions of `sm_120a` can serve.
 const BLACKWELL_SOURCES: &[(&str, &str)] = sources!["matmul_fp4_sm120"];

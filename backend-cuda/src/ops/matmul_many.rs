@@ -1,6 +1,6 @@
 //! Linear layers of many rows of bf16: cuBLASLt over a bf16 copy of the weight, Hopper's tiles, split f32 products.
 
-use super::{StoreArg, matmul_fp4, matmul_fp8};
+use super::{StoreArg, matmul_fp4, matmul_fp8, one};
 use crate::cublaslt::{self, CublasLt, Factors, Product, Types};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
@@ -31,7 +31,7 @@ const SPLIT_ROWS: usize = 16;
 /// Outputs of a block of Hopper's form: `OUTPUTS` of `Wide` in `kernels/common_sm90.cuh`.
 pub(super) const WIDE_OUTPUTS: usize = 128;
 
-/// Twin of `Linear` in `kernels/matmul_sm90.cu`.
+/// Twin of `Linear` in `kernels/matmul_sm90.cu` and `kernels/matmul_split.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Linear {
@@ -89,37 +89,43 @@ pub(super) fn matmul_many(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
     if rows < WIDE_ROWS || !wide(cuda, &op.x, op.weight, &op.out) {
         return Ok(false);
     }
-    let linear = Linear {
-        x: window(&op.x),
-        weight: bank(op.weight),
-        bias: optional(op.bias.as_ref()),
-        store: StoreArg::from(op.store),
-        out: window(&op.out),
-        rows: narrow(rows),
-        unused: 0,
-    };
     // Wide tiles convert the weight less often; narrow ones fill the device earlier.
     let outputs = op.weight.rows.div_ceil(WIDE_OUTPUTS);
     let tile = if rows >= WIDEST_ROWS { 256 } else { 128 };
     let grid = [narrow(outputs), narrow(rows.div_ceil(tile)), 1];
     let shape = Shape { grid, threads: 256, shared: wide_shared(tile, 5) };
     let name = format!("matmul_sm90_{tile}");
-    cuda.launch("matmul_sm90", &name, shape, &mut super::one(linear)).map(|()| true)
+    cuda.launch("matmul_sm90", &name, shape, &mut one(linear(op))).map(|()| true)
 }
+
+/// What the forms of this back end are told.
+fn linear(op: &Matmul<'_, Cuda>) -> Linear {
+    Linear {
+        x: window(&op.x),
+        weight: bank(op.weight),
+        bias: optional(op.bias.as_ref()),
+        store: StoreArg::from(op.store),
+        out: window(&op.out),
+        rows: narrow(op.out.rows()),
+        unused: 0,
+    }
+}
+
+/// From this many rows the larger blocks of f32 weights, which read less in all, are faster.
+const SPLIT_MANY: usize = 2560;
 
 /// f32 weights as sums of three bf16.
 fn split(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<()> {
     let [rows, outputs] = op.out.shape();
-    let mut args = Args::new();
-    args.push(window(&op.x))
-        .push(bank(op.weight))
-        .push(optional(op.bias.as_ref()))
-        .push(StoreArg::from(op.store));
-    args.push(window(&op.out)).push(narrow(rows));
-    // `OUTPUTS`, `ROWS` and `STAGES * STAGE` of the kernel.
-    let grid = [narrow(outputs.div_ceil(128)), narrow(rows.div_ceil(32)), 1];
-    let shape = Shape { grid, threads: 256, shared: 4 * (128 * 192 + 32 * 96) };
-    cuda.launch("matmul_split", "matmul_split", shape, &mut args)
+    // `OUTPUTS`, `ROWS`, `THREADS` and `STAGES * STAGE` of the kernel.
+    let (tile, threads, shared) = if rows < SPLIT_MANY {
+        ([16, 32], 256, 5 * (16 * 576 + 32 * 288))
+    } else {
+        ([64, 64], 512, 3 * (64 * 320 + 64 * 160))
+    };
+    let grid = [narrow(outputs.div_ceil(tile[0])), narrow(rows.div_ceil(tile[1])), 1];
+    let name = format!("matmul_split_{}_{}", tile[0], tile[1]);
+    cuda.launch("matmul_split", &name, Shape { grid, threads, shared }, &mut one(linear(op)))
 }
 
 /// The product as the library sees it; x in another type than bf16 is a dense copy.

@@ -92,7 +92,10 @@ fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
     cuda.launch_early("moe_matmul_few", &name, shape, &mut one(few)).map(|()| true)
 }
 
-/// Tiles as wide as an expert's pairs, with room for experts that are more popular; stages that fit.
+/// Stages of `kernels/moe_matmul_sm90.cu`.
+const WIDE_STAGES: usize = 5;
+
+/// Tiles as wide as an expert's pairs, with room for experts that are more popular.
 fn wide_tiles(
     cuda: &Cuda,
     pairs: usize,
@@ -100,14 +103,10 @@ fn wide_tiles(
     experts: usize,
     args: &mut Args,
 ) -> Result<()> {
-    let (most, stages) = match pairs / experts {
-        0..=40 => (64, 6),
-        41..=104 => (128, 5),
-        _ => (256, 5),
-    };
+    let most = if pairs <= 40 * experts { 64 } else { 128 };
     let tiles = (pairs / most + experts).min(pairs);
     let grid = [narrow(outputs.div_ceil(WIDE_OUTPUTS)), narrow(tiles), 1];
-    let shape = Shape { grid, threads: 256, shared: wide_shared(most, stages) };
+    let shape = Shape { grid, threads: 256, shared: wide_shared(most, WIDE_STAGES) };
     cuda.launch("moe_matmul_sm90", &format!("moe_matmul_sm90_{most}"), shape, args)
 }
 

@@ -87,6 +87,9 @@ const CHUNK_ROWS: u32 = 32;
 const CHUNK_THREADS: u32 = 512;
 const CHUNK_SHARED: u32 = 128_544;
 
+/// The same of Hopper's form, which holds as many rows: `STEPS_AT` and its decays in `kernels/common_scan_sm90.cuh`.
+const HOPPER_SHARED: u32 = 171_824;
+
 /// Segments from this length on are scanned a chunk at a time.
 const CHUNK_FROM: usize = 32;
 
@@ -140,8 +143,14 @@ pub(crate) fn ssm_scan(cuda: &Cuda, op: &SsmScan<Cuda>) -> Result<()> {
     }
     let grid = [heads * tiles, narrow(op.segments.shape.segments), 1];
     if chunked {
-        let shape = Shape { grid, threads: CHUNK_THREADS, shared: CHUNK_SHARED };
-        return cuda.launch("ssm_scan_chunk", "ssm_scan_chunk", shape, &mut one(scan));
+        let hopper = cuda.hopper() && on("scan_chunk_sm90");
+        let (name, shared) = if hopper {
+            ("ssm_scan_chunk_sm90", HOPPER_SHARED)
+        } else {
+            ("ssm_scan_chunk", CHUNK_SHARED)
+        };
+        let shape = Shape { grid, threads: CHUNK_THREADS, shared };
+        return cuda.launch(name, name, shape, &mut one(scan));
     }
     let Form { lanes, elements, rows, tokens } = form;
     let name = format!("ssm_scan_{dtype}_{lanes}_{elements}_{rows}_{tokens}");
