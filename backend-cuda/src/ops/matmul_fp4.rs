@@ -1,6 +1,6 @@
 //! Products of many rows with block-scaled FP4, for those who ask for them with `WHIPSNAKE_CUDA_ON=fp4`: x is rounded to NVFP4
 //! as the weight is. On sm_120a a kernel of this program multiplies, elsewhere cuBLASLt, which refuses devices without such
-//! products. Neither has run on a device that has them yet; what rounds x and places scales has.
+//! products. Neither has run on a device that has them yet; what rounds x and places scales is held to the CPU below.
 
 use super::matmul_many::{factors, library};
 use super::{StoreArg, THREADS, line, one};
