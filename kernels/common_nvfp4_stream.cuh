@@ -27,9 +27,11 @@ struct Stream {
     __device__ inline void open(const Bank& w, u32 output, u32 step) {
         constexpr u32 WORDS = 32 / OUTPUTS, PIECES = 64 / OUTPUTS;
         u32 lane = threadIdx.x % 32, t = lane % 4, word = lane / OUTPUTS;
-        first = w.data + u64(output + lane / 4) * (w.cols / 2) + t * 16 + step * (16 * PIECES);
-        second = OUTPUTS == 16 ? first + 4 * w.cols : first + 64;
-        scales = w.scales + scale_place(w, 0, output + lane % OUTPUTS, (step * WORDS + word) * CHUNK);
+        // The place of the step, and in it those of the lane (`scale_place`).
+        u64 place = u64(output / STRIPE * STRIPE) * (w.cols / 16) + step * (WORDS * CHUNK * STRIPE) + output % STRIPE * CHUNK;
+        first = w.data + 8 * (place + t / 2 * (CHUNK * STRIPE) + lane / 4 * CHUNK + t % 2 * 2);
+        second = first + (OUTPUTS == 16 ? 64 * CHUNK : 16 * CHUNK * STRIPE);
+        scales = w.scales + (place + word * (CHUNK * STRIPE) + lane % OUTPUTS * CHUNK);
         auto steps = [&](u32 count, u32 mine, u32 each) { return int((count + each - 1 - mine) / each) - int(step); };
         pieces = steps(w.cols / 32, t, PIECES);
         more = OUTPUTS == 16 ? pieces : steps(w.cols / 32, t + 4, PIECES);
@@ -46,7 +48,7 @@ struct Stream {
             asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at + 1024 + lane * 4), "l"(scales),
                          "r"(words > 0 ? 4 : 0)
                          : "memory");
-            first += 1024 / OUTPUTS, second += 1024 / OUTPUTS, scales += WORDS * CHUNK * STRIPE;
+            first += 8 * WORDS * CHUNK * STRIPE, second += 8 * WORDS * CHUNK * STRIPE, scales += WORDS * CHUNK * STRIPE;
             pieces--, words--, more--;
         }
         copy_commit();
