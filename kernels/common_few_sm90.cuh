@@ -1,32 +1,20 @@
-// Products of few rows by a list of NVFP4 matrices on Hopper: one block a multiprocessor, weights read once through rings
-// that do not drain between tiles.
+// Products of few rows with NVFP4 weights on Hopper: one block a multiprocessor, weights read through rings that do not
+// drain between tiles.
 //
-// Work is a list of items, each one matrix and up to 8 * NT rows, and of each item tiles of 16 outputs. A block takes
-// tiles that follow each other, over the end of an item too; a tile is `splits` runs of units of 64 columns, and a warp
-// takes runs that follow each other. It copies its own weights, STAGES steps ahead, and waits for no other warp before
-// tiles that warps share are joined. Runs are summed from zero and joined in order, so that a row's sum does not depend on
-// who computes it: equal rows give one answer.
+// A block takes tiles of 16 outputs that follow each other; a tile is `splits` runs of units of 64 columns, and a warp takes
+// runs that follow each other. It copies its own weights, STAGES steps ahead, and waits for no other warp before tiles that
+// warps share are joined. Runs are summed from zero and joined in order, so that a row's sum does not depend on who computes
+// it: equal rows give one answer.
 //
 // A unit is 512 bytes of codes and 64 of block scales, and units of a tile lie one after the other (`code_place`), so one
 // bulk copy brings a step's codes and one its scales. Lane (g = lane / 4, t = lane % 4) holds block t of a unit of outputs
-// g and g + 8, the A operand of mma.m16n8k16; row g of the item is column g of B. Rows are staged as they are, 16 bytes
-// apart from each other's banks. What an item has no row for meets its last one, and is not kept.
+// g and g + 8, the A operand of mma.m16n8k16; row g of eight is column g of B. Rows are staged as they are, 16 bytes apart
+// in the banks. Where there are fewer the last one is met again, and not kept.
 #pragma once
 #include "common_wgmma.cuh"
 
 constexpr u32 WARPS = 16, THREADS = 32 * WARPS, UNIT_CODES = 512, UNIT_SCALES = 64, UNIT = UNIT_CODES + UNIT_SCALES;
 constexpr u32 STAGES = 2, RINGS = WARPS * STAGES;  // of a warp's ring; barriers of all rings, behind them that of the rows
-constexpr u32 MOST_ITEMS = 8, MOST_STAGED = 32;    // items of a round; rows
-
-struct Item {
-    u32 matrix, start, count;  // rows start .. start + count of the sorted ones
-    float factor;              // of its sums
-};
-
-// A round of a block: tiles first .. first + count of the whole list, in `items` items from `item` on.
-struct Round {
-    u32 first, count, item, items;
-};
 
 // How tiles are cut. Twin of `Cut` in common_few_sm90.rs.
 struct Cut {
@@ -142,18 +130,19 @@ struct Place {
     }
 };
 
-// Copies a warp's runs ahead.
+// Copies a warp's runs ahead; `locate(place)` is where the scales of one begin (`scale_place`).
+template <class LOCATE>
 struct Feed {
     const Bank& w;
-    const Item* items;
     const Cut& cut;
+    LOCATE locate;
     Place place;
     const u8 *codes, *scales;  // of the next step
     u32 units;                 // of its run that are still to be copied
     u32 ring, barriers, stage = 0;
 
-    __device__ inline Feed(const Bank& weight, const Item* list, const Cut& how, const Place& first, u32 memory, const Barriers& all)
-        : w(weight), items(list), cut(how), place(first), barriers(all.ring()) {
+    __device__ inline Feed(const Bank& weight, const Cut& how, LOCATE find, const Place& first, u32 memory, const Barriers& all)
+        : w(weight), cut(how), locate(find), place(first), barriers(all.ring()) {
         ring = memory + this_warp() * (STAGES * cut.step * UNIT);
         seek();
 #pragma unroll 1
@@ -164,7 +153,7 @@ struct Feed {
 
     __device__ inline void seek() {
         if (place.left == 0) return;
-        u64 scale = scale_place(w, u64(items[place.item].matrix) * w.rows, place.in * STRIPE, place.part * cut.chunk * CHUNK);
+        u64 scale = locate(place);
         codes = w.data + 8 * scale, scales = w.scales + scale;
         units = place.units(cut);
     }
@@ -189,11 +178,9 @@ struct Feed {
     }
 };
 
-// ---- a block's round
-
 // Meets the steps of a run, whose columns begin `offset` bytes into the rows.
-template <int NT>
-__device__ inline void meet_run(Feed& feed, Barriers& barriers, u32 units, const u32* rows, u32 offset, float (*sums)[4]) {
+template <int NT, class FEED>
+__device__ inline void meet_run(FEED& feed, Barriers& barriers, u32 units, const u32* rows, u32 offset, float (*sums)[4]) {
     u32 lane = threadIdx.x % 32;
 #pragma unroll 1
     while (units > 0) {
@@ -212,91 +199,5 @@ __device__ inline void meet_run(Feed& feed, Barriers& barriers, u32 units, const
         units -= count;
         __syncwarp();
         feed.next();
-    }
-}
-
-// `fill()` queues the copies of the rows, `put(item, output, row, sum)` takes the sums; `partial` holds splits * NT * 128 floats for
-// each tile or warp that shares one.
-template <int NT, class FILL, class PUT>
-__device__ inline void run_round(const Bank& w, const Item* items, const Cut& cut, const Round& round, u32 memory, Barriers& barriers,
-                                 const char* staging, float* partial, FILL fill, PUT put) {
-    constexpr u32 SUMS = NT * 128;
-    u32 lane = threadIdx.x % 32, warp = this_warp(), runs = round.count * cut.splits, each = (runs + WARPS - 1) / WARPS;
-    u32 first = min(warp * each, runs), tile = first / cut.splits, whole = round.first + tile, item = whole / cut.tiles;
-    Place place{min(each, runs - first), first - tile * cut.splits, whole - item * cut.tiles, item - round.item};
-    Feed feed(w, items, cut, place, memory, barriers);
-    fill();
-    u32 before = tile * cut.splits / each;  // the warp in which this one's first tile begins
-    auto kept = [&](u32 tile, u32 owner) { return partial + (cut.by_tile ? tile : owner) * cut.splits * SUMS; };
-    u32 rows[NT];
-    auto find_rows = [&]() {
-        if (place.left == 0) return;
-        const Item& item = items[place.item];
-        u32 from = shared_address(staging) + (item.start - items[0].start) * cut.pitch + lane % 4 * 32;
-#pragma unroll
-        for (int j = 0; j < NT; j++) rows[j] = from + min(8 * j + lane / 4, item.count - 1) * cut.pitch;
-    };
-    find_rows();
-    __syncthreads();
-    barriers.wait_rows();
-#pragma unroll 1
-    for (; place.left > 0; tile++) {
-        float total[NT][4] = {};
-        Place at = place;
-        bool shared = place.part > 0 || place.left < cut.splits, moved = false;
-        float* keep = kept(tile, place.part > 0 ? before : warp) + lane;
-#pragma unroll 1
-        do {
-            float sums[NT][4] = {};
-            meet_run<NT>(feed, barriers, place.units(cut), rows, place.part * cut.chunk * 128, sums);
-#pragma unroll
-            for (int j = 0; j < NT; j++) {
-#pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    if (shared) keep[place.part * SUMS + (4 * j + c) * 32] = sums[j][c];
-                    total[j][c] += sums[j][c];
-                }
-            }
-            moved = place.next(cut);
-        } while (place.part > 0 && place.left > 0);
-        if (moved) find_rows();
-        if (shared) continue;
-#pragma unroll
-        for (int j = 0; j < NT; j++) {
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-                put(items[at.item], at.in * 16 + lane / 4 + c / 2 * 8, 8 * j + lane % 4 * 2 + c % 2, total[j][c]);
-            }
-        }
-    }
-    __syncthreads();
-    // The tile in which a warp ends, where it begins there too and others go on with it.
-    for (u32 i = threadIdx.x; i < WARPS * SUMS; i += THREADS) {
-        u32 owner = i / SUMS, place = i % SUMS, behind = (owner + 1) * each, tile = (behind - 1) / cut.splits;
-        if (behind >= runs || (tile + 1) * cut.splits <= behind || tile * cut.splits / each != owner) continue;
-        const float* from = kept(tile, owner) + place;
-        float sum = 0.0f;
-        for (u32 part = 0; part < cut.splits; part++) sum += from[part * SUMS];
-        u32 whole = round.first + tile, c = place / 32 % 4;
-        put(items[whole / cut.tiles - round.item], whole % cut.tiles * 16 + place % 32 / 4 + c / 2 * 8,
-            place / 128 * 8 + place % 4 * 2 + c % 2, sum);
-    }
-    __syncthreads();
-}
-
-// The tiles of `items` items that are this block's. `list(item)` writes up to MOST_ITEMS items from there on; a round takes
-// as many of them as have their rows staged together.
-template <class LIST, class RUN>
-__device__ inline void each_round(const Cut& cut, u32 count, const Item* items, LIST list, RUN run) {
-    u32 tiles = count * cut.tiles, behind = u32(u64(tiles) * (blockIdx.x + 1) / gridDim.x);
-    for (u32 first = u32(u64(tiles) * blockIdx.x / gridDim.x); first < behind;) {
-        u32 item = first / cut.tiles, most = min((behind - 1) / cut.tiles - item + 1, MOST_ITEMS), taken = 1;
-        list(item);
-        __syncthreads();
-        auto staged = [&](u32 count) { return items[count - 1].start + items[count - 1].count - items[0].start; };
-        while (taken < most && staged(taken + 1) <= cut.rows) taken++;
-        u32 last = min(behind, (item + taken) * cut.tiles);
-        run(Round{first, last - first, item, taken}, staged(taken));
-        first = last;
     }
 }

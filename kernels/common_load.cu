@@ -10,7 +10,7 @@
 // A block takes a stripe of 16 rows of one matrix, which its threads hold meanwhile. Limit: THREADS * MOST columns.
 #include "common.cuh"
 
-constexpr u32 THREADS = 512, MOST = 48;  // blocks of columns of a thread
+constexpr u32 THREADS = 512, MOST = 40;  // blocks of columns of a thread
 
 __device__ inline u32 ordered(u32 word, bool negative) {
     u32 out = negative ? 0x88888888u : 0;

@@ -19,7 +19,7 @@ pub(crate) const STRIPE: usize = 16;
 
 /// Threads that reorder a stripe, and the blocks of columns each may hold: `THREADS` and `MOST` of `kernels/common_load.cu`.
 const REORDER_THREADS: usize = 512;
-const REORDER_MOST: usize = 48;
+const REORDER_MOST: usize = 40;
 
 impl Cuda {
     pub(crate) async fn load_weight(&self, stored: &StoredWeight) -> Result<Weight<Self>> {

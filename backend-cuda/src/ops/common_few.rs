@@ -1,7 +1,6 @@
 //! How products of few rows by a list of matrices are cut: the host's side of `kernels/common_few.cuh`, which takes BF16 and
 //! FP8. NVFP4 has a form of its own (`common_few_sm90.rs`).
 
-use super::common_few_sm90;
 use super::common_vec::stored_columns;
 use crate::cuda::Cuda;
 use crate::driver::Shape;
@@ -43,18 +42,16 @@ struct Cut {
     by_tile: u32,
 }
 
-/// The cut of products with this weight of up to `most` items, each of eight times `eights` rows, of which blocks meet
-/// `wanted` together, and their launch; None where the kernels do not take the operands.
+/// The cut of products with this weight of up to `most` items, each of eight times `eights` rows, and their launch; None
+/// where the kernels do not take the operands.
 pub(super) fn cut(
     cuda: &Cuda,
     x: &Tensor<Cuda>,
     weight: &Weight<Cuda>,
-    [most, eights, wanted]: [usize; 3],
+    [most, eights]: [usize; 2],
 ) -> Option<(CutArg, Shape)> {
-    if weight.format == Format::Nvfp4 {
-        return common_few_sm90::cut(cuda, x, weight, [most, eights, wanted]);
-    }
-    let columns = stored_columns(cuda, x, weight).filter(|_| cuda.hopper())?;
+    let takes = cuda.hopper() && weight.format != Format::Nvfp4;
+    let columns = stored_columns(cuda, x, weight).filter(|_| takes)?;
     let halves = weight.cols.div_ceil(4 * columns);
     let steps = halves.div_ceil(2);
     // Neighbouring rows begin half the banks apart.

@@ -1,6 +1,7 @@
-//! How products of few rows by a list of NVFP4 matrices are cut: the host's side of `kernels/common_few_sm90.cuh`.
+//! How products of few rows with NVFP4 weights are cut: the host's side of `kernels/common_few_sm90.cuh`.
 
 use super::common_few::{CutArg, MOST_SHARED, WARPS};
+use super::matmul::tensor_core;
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::view::narrow;
@@ -41,20 +42,73 @@ struct Cut {
     by_tile: u32,
 }
 
-/// The cut of products with this weight of up to `most` items, each of eight times `eights` rows, with room for `wanted` rows
-/// where it can be had, and their launch; None where the kernels do not take the operands.
-pub(super) fn cut(
+/// Blocks of a cluster, which share the columns of dense products: `PAIR` of `kernels/matmul_few_sm90.cu`; units of a step, best
+/// first.
+const PAIR: usize = 2;
+const MOST_DENSE_STEP: [usize; 3] = [4, 3, 2];
+
+/// Whether the kernels take the operands.
+fn takes(cuda: &Cuda, x: &Tensor<Cuda>, weight: &Weight<Cuda>) -> bool {
+    let whole = weight.cols.is_multiple_of(COLUMNS) && weight.rows.is_multiple_of(STRIPE);
+    whole && cuda.hopper() && tensor_core(cuda, x, weight).is_some()
+}
+
+/// The cut of a dense product, its launch and how many eights of rows meet a tile together; None where the kernel does not
+/// take the operands.
+pub(super) fn dense(
     cuda: &Cuda,
     x: &Tensor<Cuda>,
     weight: &Weight<Cuda>,
-    [most, eights, wanted]: [usize; 3],
+) -> Option<(CutArg, Shape, usize)> {
+    if !takes(cuda, x, weight) {
+        return None;
+    }
+    let (units, tiles) = (weight.cols / COLUMNS, weight.rows / STRIPE);
+    let most = x.rows().div_ceil(8).next_power_of_two().min(4);
+    let half = units.div_ceil(PAIR);
+    let pitch = half * 2 * COLUMNS + 16;
+    let each = |eights: usize| {
+        let all = tiles * x.rows().div_ceil(8 * eights);
+        let clusters = (cuda.multiprocessors() / PAIR).min(all);
+        let share = all.div_ceil(clusters);
+        let mut chunks: Vec<usize> =
+            (1..=MOST_SPLITS).map(|splits| half.div_ceil(splits)).collect();
+        // Both halves have as many runs, none of them empty.
+        chunks.retain(|chunk| (half.div_ceil(*chunk) - 1) * chunk < units / PAIR);
+        chunks.sort_by_key(|chunk| busiest(half, *chunk, share));
+        let best = *chunks.first()?;
+        let splits = half.div_ceil(best);
+        MOST_DENSE_STEP.into_iter().find_map(|most| {
+            let step = best.div_ceil(best.div_ceil(most));
+            let shared =
+                WARPS * STAGES * step * UNIT + 8 * eights * pitch + share * splits * eights * 512;
+            let cut = Cut {
+                tiles: narrow(tiles),
+                units: narrow(units),
+                splits: narrow(splits),
+                chunk: narrow(best),
+                step: narrow(step),
+                pitch: narrow(pitch),
+                rows: narrow(8 * eights),
+                by_tile: 1,
+            };
+            let grid = [narrow(PAIR * clusters), 1, 1];
+            let shape = Shape { grid, threads: narrow(32 * WARPS), shared: narrow(shared) };
+            (shared <= MOST_SHARED).then_some((bytemuck::cast(cut), shape, eights))
+        })
+    };
+    [4, 2, 1].into_iter().filter(|eights| *eights <= most).find_map(each)
+}
+
+/// The cut of products with this weight of up to `most` items, each of eight rows, with room for `wanted` rows where it can be
+/// had, and their launch; None where the kernel does not take the operands.
+pub(super) fn items(
+    cuda: &Cuda,
+    x: &Tensor<Cuda>,
+    weight: &Weight<Cuda>,
+    [most, wanted]: [usize; 2],
 ) -> Option<(CutArg, Shape)> {
-    let whole = weight.cols.is_multiple_of(COLUMNS) && weight.rows.is_multiple_of(STRIPE);
-    if !whole
-        || !cuda.hopper()
-        || !cuda.tuned()
-        || super::matmul::tensor_core(cuda, x, weight).is_none()
-    {
+    if !takes(cuda, x, weight) {
         return None;
     }
     let units = weight.cols / COLUMNS;
@@ -64,13 +118,13 @@ pub(super) fn cut(
     let share = (tiles * most).div_ceil(cuda.multiprocessors());
     let room = |[chunk, step]: [usize; 2]| {
         let splits = units.div_ceil(chunk);
-        let fixed = WARPS * STAGES * step * UNIT + share.min(WARPS) * splits * eights * 512;
+        let fixed = WARPS * STAGES * step * UNIT + share.min(WARPS) * splits * 512;
         let rows = MOST_SHARED.saturating_sub(fixed) / pitch;
-        (fixed, rows.min(MOST_STAGED).min(8 * eights * most))
+        (fixed, rows.min(MOST_STAGED).min(8 * most))
     };
     let list = cuts(units, share);
     let fits = |rows: usize| list.iter().copied().find(|cut| room(*cut).1 >= rows);
-    let [chunk, step] = fits(wanted.min(8 * eights * most)).or_else(|| fits(8 * eights))?;
+    let [chunk, step] = fits(wanted.min(8 * most)).or_else(|| fits(8))?;
     let (fixed, rows) = room([chunk, step]);
     let cut = Cut {
         tiles: narrow(tiles),
@@ -87,14 +141,19 @@ pub(super) fn cut(
     Some((bytemuck::cast(cut), shape))
 }
 
-/// Units of a run and of a step, best first. Where a block has few tiles, those that leave its busiest warp the fewest units,
-/// where a run costs about two units more; where it has many, the largest steps.
+/// Units of the busiest warp of a block of `share` tiles, where a run costs about two units more.
+fn busiest(units: usize, chunk: usize, share: usize) -> usize {
+    (share * units.div_ceil(chunk)).div_ceil(WARPS) * (chunk + 2)
+}
+
+/// Units of a run and of a step, best first. Where a block has few tiles, those that leave its busiest warp the fewest units;
+/// where it has many, the largest steps.
 fn cuts(units: usize, share: usize) -> Vec<[usize; 2]> {
     let mut chunks: Vec<usize> =
         [3, 2, 1, 4, 5, 6, 7, MOST_SPLITS].map(|splits| units.div_ceil(splits)).into();
     chunks.dedup();
     if share < MANY_TILES {
-        chunks.sort_by_key(|chunk| (share * units.div_ceil(*chunk)).div_ceil(WARPS) * (chunk + 2));
+        chunks.sort_by_key(|chunk| busiest(units, *chunk, share));
     }
     let steps = |most: usize| {
         let mut list: Vec<[usize; 2]> =

@@ -2,6 +2,7 @@
 //! `kernels/matmul_rows.cu` for F32 ones.
 
 use super::common_few::{CutArg, cut};
+use super::common_few_sm90;
 use super::matmul::{operands, tensor_core};
 use super::{StoreArg, function, one};
 use crate::cuda::Cuda;
@@ -46,9 +47,12 @@ fn plan(cuda: &Cuda, x: &Tensor<Cuda>, weight: &Weight<Cuda>) -> Option<(CutArg,
     if !(FEWEST..=most).contains(&rows) || !on("matmul_few") {
         return None;
     }
+    if weight.format == Format::Nvfp4 {
+        return common_few_sm90::dense(cuda, x, weight);
+    }
     // Long rows of sixteen do not fit beside the rings.
     [rows.div_ceil(8).min(2), 1].into_iter().find_map(|eights| {
-        let (cut, shape) = cut(cuda, x, weight, [rows.div_ceil(8 * eights), eights, 8 * eights])?;
+        let (cut, shape) = cut(cuda, x, weight, [rows.div_ceil(8 * eights), eights])?;
         Some((cut, shape, eights))
     })
 }

@@ -1,6 +1,7 @@
 //! Products with the chosen experts: by pair for few rows, by expert for rows sorted by `moe_group`.
 
 use super::common_few::{CutArg, cut};
+use super::common_few_sm90;
 use super::matmul::{tensor_core, tile_shared, vec_warps};
 use super::matmul_many::{WIDE_OUTPUTS, wide, wide_shared};
 use super::{GRID_Y, function, one};
@@ -67,14 +68,17 @@ fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
     let (pairs, experts) = (op.out.rows(), op.weight.experts);
     let few = pairs <= FEW * experts && experts <= MOST_EXPERTS && on("moe_matmul_few");
     let items = (pairs / FEW + experts).min(pairs);
-    // A block has parts of two or three items.
-    let wanted = if pairs > FEW / 2 * experts { 2 * FEW } else { FEW };
-    let (Some(groups), Some((format, _)), Some((cut, shape)), true) = (
-        &op.groups,
-        tensor_core(cuda, &op.x, op.weight),
-        cut(cuda, &op.x, op.weight, [items, 1, wanted]),
-        few,
-    ) else {
+    let plan = match op.weight.format {
+        Format::Nvfp4 => {
+            // A block has parts of two or three items.
+            let wanted = if pairs > FEW / 2 * experts { 2 * FEW } else { FEW };
+            common_few_sm90::items(cuda, &op.x, op.weight, [items, wanted])
+        }
+        _ => cut(cuda, &op.x, op.weight, [items, 1]),
+    };
+    let (Some(groups), Some((format, _)), Some((cut, shape)), true) =
+        (&op.groups, tensor_core(cuda, &op.x, op.weight), plan, few)
+    else {
         return Ok(false);
     };
     let few = Few {
