@@ -20,7 +20,7 @@ struct Window {
 
 // A weight of `experts` matrices. Twin of `Bank` in view.rs.
 struct Bank {
-    const u8* data;      // [experts, rows, cols] in `format`
+    const u8* data;      // [experts, rows, cols] in `format`, NVFP4 in the order of `code_place`
     const u8* scales;    // [experts, rows, cols / 16] E4M3 in the order of `scale_place`, NVFP4 only
     const float* scale;  // [experts]
     u32 rows, cols;
@@ -146,7 +146,7 @@ __device__ inline void store(const Window& w, u64 row, u32 col, float v, const S
 __device__ inline u32 nvfp4_code(u32 word, u32 col) { return word >> ((col & 7) / 2 * 4 + (col & 1) * 16) & 15; }
 
 // Where the scale of a block of 16 columns lies: stripes of 16 rows, in them chunks of 4 blocks, in them rows of 4. What rows
-// or blocks do not fill is left out. So what warps take together lies together.
+// or blocks do not fill is left out. So what warps take together lies together, and whole tiles of 16 rows in one piece.
 constexpr u32 STRIPE = 16, CHUNK = 4;
 __device__ inline u64 scale_place(const Bank& w, u64 matrix /* rows before it */, u32 row, u32 block) {
     u32 blocks = w.cols / 16, first = row / STRIPE * STRIPE, chunk = block / CHUNK * CHUNK;
@@ -154,15 +154,26 @@ __device__ inline u64 scale_place(const Bank& w, u64 matrix /* rows before it */
     return (matrix + first) * blocks + chunk * height + (row - first) * width + (block - chunk);
 }
 
+// The row and block whose place in the first matrix it is.
+__device__ inline void place_of(const Bank& w, u32 place, u32& row, u32& block) {
+    u32 blocks = w.cols / 16, first = place / (STRIPE * blocks) * STRIPE, height = min(STRIPE, w.rows - first);
+    u32 inside = place - first * blocks, chunk = inside / (CHUNK * height) * CHUNK, width = min(CHUNK, blocks - chunk);
+    inside -= chunk * height;
+    row = first + inside / width, block = chunk + inside % width;
+}
+
+// The first byte of a block's codes: they lie as their scales do, eight bytes each.
+__device__ inline u64 code_place(const Bank& w, u64 matrix, u32 row, u32 block) { return 8 * scale_place(w, matrix, row, block); }
+
 __device__ inline float weight_at(const Bank& w, u32 expert, u32 row, u32 col) {
     u64 matrix = u64(expert) * w.rows, i = (matrix + row) * w.cols + col;
     if (w.format == W_BF16) return bf16_f32(reinterpret_cast<const u16*>(w.data)[i]);
     if (w.format == W_F32) return reinterpret_cast<const float*>(w.data)[i];
     if (w.format == W_F16) return f16_f32(reinterpret_cast<const u16*>(w.data)[i]);
     if (w.format == W_FP8) return e4m3_f32(w.data[i]) * w.scale[expert];
-    u32 word = reinterpret_cast<const u32*>(w.data)[i / 8];
-    float block = e4m3_f32(w.scales[scale_place(w, matrix, row, col / 16)]);
-    return e2m1_f32(nvfp4_code(word, col)) * block * w.scale[expert];
+    u64 place = scale_place(w, matrix, row, col / 16);
+    u32 word = reinterpret_cast<const u32*>(w.data)[place * 2 + col / 8 % 2];
+    return e2m1_f32(nvfp4_code(word, col)) * e4m3_f32(w.scales[place]) * w.scale[expert];
 }
 
 // ---- functions

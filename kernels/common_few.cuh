@@ -1,4 +1,4 @@
-// Products of few rows by a list of matrices: one block a multiprocessor, weights read once through rings that do not
+// Products of few rows by a list of matrices in BF16 or FP8 (NVFP4: common_few_sm90.cuh): one block a multiprocessor, weights read once through rings that do not
 // drain between tiles.
 //
 // Work is a list of items, each one matrix and up to 8 * NT rows, and of each item tiles of 16 outputs. A block takes
@@ -9,13 +9,13 @@
 //
 // A step is 128 stored bytes of each output, a whole line of memory, met in two halves: lane (g = lane / 4, t = lane % 4)
 // holds 16 bytes of outputs g and g + 8, the A operand of mma.m16n8k16. Row g of the item is column g of B, its columns
-// staged in the order in which lanes read them. Conditions: whole stripes of block scales (`scale_place`).
+// staged in the order in which lanes read them.
 #pragma once
 #include "common_mma.cuh"
 
-constexpr u32 WARPS = 16, THREADS = 32 * WARPS, CODES = 2048, STEP = CODES + 256;  // a step's codes, and with block scales, bytes
-constexpr int STAGES = 2;                                                           // of a warp's ring
-constexpr u32 MOST_ITEMS = 4;                                       // of a round
+constexpr u32 WARPS = 16, THREADS = 32 * WARPS, STEP = 2048;  // a step's bytes
+constexpr int STAGES = 2;                                         // of a warp's ring
+constexpr u32 MOST_ITEMS = 4;                                     // of a round
 
 // Pieces of 8 columns of activations that one 16-byte piece of the weight meets.
 template <int FORMAT>
@@ -40,29 +40,9 @@ struct Cut {
 
 // ---- a step's arithmetic
 
-// An E4M3 block scale times 2^118 in both halves; its sign is with the codes.
-__device__ inline u32 scale_pair(u32 byte) {
-    return multiply(multiply(byte * 0x00100010u, 0x7f007f00u), 0x77007700u);
-}
-
-// Codes of 8 columns as 4 registers of two columns, smaller by 2^8. A product puts a code's sign and its magnitude where
-// bf16 has them at once: fewer instructions than shifting each.
-__device__ inline void unpack(u32 word, u32 scale, u32* out) {
-    u32 upper = word >> 8;
-    out[0] = multiply((word & 0x000f000fu) * 4160u & 0x81c081c0u, scale);
-    out[1] = multiply((word & 0x00f000f0u) * 260u & 0x81c081c0u, scale);
-    out[2] = multiply((upper & 0x000f000fu) * 4160u & 0x81c081c0u, scale);
-    out[3] = multiply((upper & 0x00f000f0u) * 260u & 0x81c081c0u, scale);
-}
-
 // Meets half a step with 8 * NT rows; `x` is this lane's place in them.
 template <int FORMAT, int NT>
-__device__ inline void meet(const uint4* pieces, const u32* blocks, u32 x, u32 pitch, float (*sums)[4]) {
-    u32 scale[2][2];
-    if (FORMAT == W_NVFP4) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) scale[i / 2][i % 2] = scale_pair(blocks[i / 2] >> (8 * (i % 2)) & 0xff);
-    }
+__device__ inline void meet(const uint4* pieces, u32 x, u32 pitch, float (*sums)[4]) {
 #pragma unroll
     for (u32 part = 0; part < PARTS<FORMAT>; part++) {
         uint4 rows[NT];
@@ -70,13 +50,8 @@ __device__ inline void meet(const uint4* pieces, const u32* blocks, u32 x, u32 p
         for (u32 j = 0; j < NT; j++) rows[j] = load_shared(x + part * 64 + j * 8 * pitch);
         u32 low[4], high[4], a[4];
         const u32 words = 4 / PARTS<FORMAT> * part;
-        if (FORMAT == W_NVFP4) {
-            unpack((&pieces[0].x)[words], scale[0][part / 2], low);
-            unpack((&pieces[1].x)[words], scale[1][part / 2], high);
-        } else {
-            dequantise<FORMAT>(&pieces[0].x + words, 0, low);
-            dequantise<FORMAT>(&pieces[1].x + words, 0, high);
-        }
+        dequantise<FORMAT>(&pieces[0].x + words, 0, low);
+        dequantise<FORMAT>(&pieces[1].x + words, 0, high);
 #pragma unroll
         for (int q = 0; q < 2; q++) {
             fragment(low, high, q, a);
@@ -95,10 +70,10 @@ struct Feed {
     const Item* items;
     const Cut& cut;
     const Round& round;
-    const u8 *codes, *scales;  // this lane's first piece of the next step, and its block scales
-    u32 further[3];            // from there to its other pieces
-    int pieces, words;         // steps that still have them
-    u32 at, end;                       // in the ring: the oldest step, whose place the next one takes
+    const u8* codes;  // this lane's first piece of the next step
+    u32 further[3];   // from there to its other pieces
+    int pieces;       // steps that still have them
+    u32 at, end;      // in the ring: the oldest step, whose place the next one takes
     u32 run, last, left = 0;
 
     __device__ inline Feed(const Bank& weight, const Item* list, const Cut& how, const Round& what, char* ring, u32 first, u32 behind)
@@ -117,33 +92,23 @@ struct Feed {
         u32 step = run % cut.splits * cut.chunk, output = tile % cut.tiles * 16;
         u64 matrix = u64(items[tile / cut.tiles - round.item].expert) * w.rows, bytes = u64(w.cols) * 16 / COLUMNS<FORMAT>;
         auto line = [&](u32 row) { return matrix + min(output + row, w.rows - 1); };
-        auto rest = [&](u32 count, u32 mine, u32 each) { return int((count + each - 1 - mine) / each) - int(step); };
         codes = w.data + line(row) * bytes + step * 128 + lane % 8 * 16;
 #pragma unroll
         for (u32 i = 0; i < 3; i++) further[i] = u32((line(row + 4 * i + 4) - line(row)) * bytes);
-        pieces = rest(w.cols / COLUMNS<FORMAT>, lane % 8, 8);
+        pieces = int((w.cols / COLUMNS<FORMAT> + 7 - lane % 8) / 8) - int(step);
         left = min(cut.chunk, cut.steps - step);
         run++;
-        if (FORMAT != W_NVFP4) return;
-        scales = w.scales + scale_place(w, matrix, output, step * 16) + lane * 8;
-        words = rest(w.cols / 64, lane / 8, 4);
     }
 
     // Queues the next step, an empty one behind the last.
     __device__ inline void next() {
         if (left > 0) {
             u32 lane = threadIdx.x % 32, half = lane / 4 % 2, bytes = pieces > 0 ? 16 : 0;
-            u32 to = at + half * (CODES / 2) + ((lane / 8 * 64 + lane % 4 * 16) ^ half * 64);
+            u32 to = at + half * (STEP / 2) + ((lane / 8 * 64 + lane % 4 * 16) ^ half * 64);
             copy_async(to, codes, bytes);
 #pragma unroll
             for (u32 i = 0; i < 3; i++) copy_async(to + 256 * (i + 1), codes + further[i], bytes);
             codes += 128, pieces--;
-            if (FORMAT == W_NVFP4) {
-                asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(at + CODES + lane * 8), "l"(scales),
-                             "r"(words > 0 ? 8 : 0)
-                             : "memory");
-                scales += 256, words--;
-            }
             if (--left == 0) open();
         }
         copy_commit();
@@ -157,15 +122,11 @@ struct Feed {
         __syncwarp();
     }
 
-    // Half of it, into registers: two pieces, and their blocks' scales. Halves are stored half the banks apart.
-    __device__ inline void take(u32 half, uint4* pair, u32* blocks) const {
+    // Half of it, two pieces, into registers. Halves are stored half the banks apart.
+    __device__ inline void take(u32 half, uint4* pair) const {
         u32 lane = threadIdx.x % 32;
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            pair[h] = load_shared(at + half * (CODES / 2) + h * 512 + (lane * 16 ^ half * 64));
-            if (FORMAT != W_NVFP4) continue;
-            blocks[h] = load_shared_u16(at + CODES + half * 128 + lane % 4 / 2 * 64 + h * 32 + lane / 4 * 4 + lane % 2 * 2);
-        }
+        for (int h = 0; h < 2; h++) pair[h] = load_shared(at + half * (STEP / 2) + h * 512 + (lane * 16 ^ half * 64));
     }
 };
 
@@ -213,10 +174,9 @@ __device__ inline void run_round(const Bank& w, const Item* items, const Cut& cu
 #pragma unroll 1
         for (u32 left = min(2 * cut.chunk, cut.halves - half), which = 0; left > 0; left--, x += 64 * PARTS<FORMAT>) {
             uint4 pair[2];
-            u32 blocks[2] = {};
             if (which == 0) feed.wait();
-            feed.take(which, pair, blocks);
-            meet<FORMAT, NT>(pair, blocks, x, cut.pitch, sums);
+            feed.take(which, pair);
+            meet<FORMAT, NT>(pair, x, cut.pitch, sums);
             which ^= 1;
             if (which != 0 && left > 1) continue;
             __syncwarp();

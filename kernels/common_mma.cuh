@@ -108,11 +108,15 @@ __device__ inline void product_vec(const Bank& w, u32 expert, u32 first, const R
             u32 col = (chunk + i) * PER_ROW + t * COLS;
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                bool inside = col < w.cols;
-                pieces[i][r] = inside ? load_once(data[r] + u64(col) * 16 / COLS) : make_uint4(0, 0, 0, 0);
+                pieces[i][r] = make_uint4(0, 0, 0, 0);
                 scales[i][r] = 0;
-                if (FORMAT == W_NVFP4 && inside) {
-                    scales[i][r] = *reinterpret_cast<const u16*>(w.scales + scale_place(w, matrix, line[r], col / 16));
+                if (col >= w.cols) continue;
+                if (FORMAT == W_NVFP4) {
+                    u64 place = scale_place(w, matrix, line[r], col / 16);
+                    pieces[i][r] = load_once(w.data + 8 * place);
+                    scales[i][r] = *reinterpret_cast<const u16*>(w.scales + place);
+                } else {
+                    pieces[i][r] = load_once(data[r] + u64(col) * 16 / COLS);
                 }
             }
             // The rows of one product are few enough to be on their way together with the weight.
@@ -192,9 +196,13 @@ struct Tile {
             constexpr int PIECES = W_BYTES / 16;
             for (u32 i = threadIdx.x; i < OUTPUTS * PIECES; i += THREADS) {
                 u32 col = step * 64 + i % PIECES * COLUMNS<FORMAT>;
-                u64 line = matrix + min(first + i / PIECES, w.rows - 1);
+                u32 line = min(first + i / PIECES, w.rows - 1);
                 bool there = col < w.cols;
-                const u8* from = w.data + (there ? (line * w.cols + col) * 16 / COLUMNS<FORMAT> : 0);
+                auto place = [&]() {
+                    if (FORMAT == W_NVFP4) return code_place(w, matrix, line, col / 16);
+                    return ((matrix + line) * w.cols + col) * 16 / COLUMNS<FORMAT>;
+                };
+                const u8* from = w.data + (there ? place() : 0);
                 copy_async(stage + ROWS * X_PITCH + i / PIECES * W_PITCH + i % PIECES * 16, from, there ? 16 : 0);
             }
         };

@@ -11,11 +11,10 @@
 // A warp's ring of STAGES steps: what it copies, and what it takes out.
 template <int OUTPUTS>
 struct Stream {
-    const u8* first;   // this lane's two pieces of the next step
-    const u8* second;
+    static constexpr u32 SECOND = OUTPUTS == 16 ? 64 * CHUNK : 16 * CHUNK * STRIPE;
+    const u8* first;   // the first of two pieces of the next step that this lane copies, SECOND bytes apart
     const u8* scales;  // and its word of block scales
-    int pieces, words;  // steps that still have them; `more` for the second piece of 8 outputs
-    int more;
+    int chunks;        // of columns from the next step on
     u32 at, end;  // in the ring: the oldest step, whose place the next one takes
 
     __device__ inline explicit Stream(char* ring) {
@@ -23,17 +22,18 @@ struct Stream {
         end = at + STAGES * STEP;
     }
 
+    // The lane whose pieces a lane copies: eight lanes together, a whole line of memory.
+    static __device__ inline u32 turned(u32 lane) { return lane % 16 / 2 * 4 + lane / 16 * 2 + lane % 2; }
+
     // Turns to a step of the tile that begins at `output`.
     __device__ inline void open(const Bank& w, u32 output, u32 step) {
-        constexpr u32 WORDS = 32 / OUTPUTS, PIECES = 64 / OUTPUTS;
-        u32 lane = threadIdx.x % 32, t = lane % 4, word = lane / OUTPUTS;
-        first = w.data + u64(output + lane / 4) * (w.cols / 2) + t * 16 + step * (16 * PIECES);
-        second = OUTPUTS == 16 ? first + 4 * w.cols : first + 64;
-        scales = w.scales + scale_place(w, 0, output + lane % OUTPUTS, (step * WORDS + word) * CHUNK);
-        auto steps = [&](u32 count, u32 mine, u32 each) { return int((count + each - 1 - mine) / each) - int(step); };
-        pieces = steps(w.cols / 32, t, PIECES);
-        more = OUTPUTS == 16 ? pieces : steps(w.cols / 32, t + 4, PIECES);
-        words = steps(w.cols / 64, word, WORDS);
+        constexpr u32 WORDS = 32 / OUTPUTS;
+        u32 lane = threadIdx.x % 32, word = lane / OUTPUTS;
+        // The place of the step, and in it those of the lane (`scale_place`).
+        u64 place = u64(output / STRIPE * STRIPE) * (w.cols / 16) + step * (WORDS * CHUNK * STRIPE) + output % STRIPE * CHUNK;
+        first = w.data + 8 * (place + lane / 16 * (CHUNK * STRIPE) + lane % 16 * 2);
+        scales = w.scales + (place + word * (CHUNK * STRIPE) + lane % OUTPUTS * CHUNK);
+        chunks = int(w.cols / (16 * CHUNK)) - int(step * WORDS);
     }
 
     // Queues the next step; an empty one where there is none.
@@ -41,13 +41,14 @@ struct Stream {
         constexpr u32 WORDS = 32 / OUTPUTS;
         if (there) {
             u32 lane = threadIdx.x % 32;
-            copy_async(at + lane * 16, first, pieces > 0 ? 16 : 0);
-            copy_async(at + 512 + lane * 16, second, (OUTPUTS == 16 ? pieces : more) > 0 ? 16 : 0);
+            int half = lane / 16;
+            copy_async(at + turned(lane) * 16, first, half < chunks ? 16 : 0);
+            copy_async(at + 512 + turned(lane) * 16, first + SECOND, half + (OUTPUTS == 16 ? 0 : 2) < chunks ? 16 : 0);
             asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at + 1024 + lane * 4), "l"(scales),
-                         "r"(words > 0 ? 4 : 0)
+                         "r"(int(lane / OUTPUTS) < chunks ? 4 : 0)
                          : "memory");
-            first += 1024 / OUTPUTS, second += 1024 / OUTPUTS, scales += WORDS * CHUNK * STRIPE;
-            pieces--, words--, more--;
+            first += 8 * WORDS * CHUNK * STRIPE, scales += WORDS * CHUNK * STRIPE;
+            chunks -= WORDS;
         }
         copy_commit();
         at += STEP;

@@ -43,16 +43,15 @@ struct Ring {
     u32 phase;    // whose steps are copied
     u32 at = 0, end = 0, left = 0;  // the warp's steps of that phase, and of the run
     bool open = false;
-    const u8* first;   // this lane's two pieces of the next step
-    const u8* second;
+    const u8* codes;   // this lane's first piece of the next step
     const u8* scales;  // and its word of block scales
-    u32 pace = 0;      // from one step's scales to the next one's
+    u32 pace = 0;      // from there to its second piece, and from that to the next step's first
     u32 whole = 0, last = 0;  // which of the three there are: in a step, and in the run's last
     u32 base;                 // of the ring, where this lane's first pieces lie
     u32 write = 0, read = 0, held = 0;  // offsets of steps in it, and how many there are
 
     __device__ inline Ring(char* memory, const Phase* phases, const Kept& of, u32 all)
-        : slots(phases), kept(of), count(all), phase(0), first(nullptr), second(nullptr), scales(nullptr),
+        : slots(phases), kept(of), count(all), phase(0), codes(nullptr), scales(nullptr),
           base(shared_address(memory) + threadIdx.x / 32 * (DEPTH * STEP) + threadIdx.x % 32 * 16) {}
 
     // Turns to the run that begins at step `at`.
@@ -70,10 +69,16 @@ struct Ring {
         bool integers = p.format == W_NVFP4;
         u32 lane = threadIdx.x % 32, t = lane % 4, rows = w.rows, cols = w.cols, output = place.tile * OUTPUTS;
         u32 pieces = cols / (integers ? 32 : 8), matrix = place.matrix(p, kept) * rows, word = lane / OUTPUTS;
-        first = w.data + u64(matrix + min(output + lane / 4, rows - 1)) * (pieces * 16) + t * 16 + within * 128;
-        second = first + 64;
-        scales = w.scales + scale_place(w, matrix, min(output + lane % OUTPUTS, rows - 1), (within * 4 + word) * CHUNK);
-        pace = 4 * CHUNK * min(STRIPE, rows - output / STRIPE * STRIPE);
+        if (integers) {
+            // Whole stripes and chunks: the place of the step, and in it those of the lane (`scale_place`).
+            u64 place = u64(matrix + output / STRIPE * STRIPE) * (cols / 16) + within * (4 * CHUNK * STRIPE) + output % STRIPE * CHUNK;
+            codes = w.data + 8 * (place + t / 2 * (CHUNK * STRIPE) + lane / 4 * CHUNK + t % 2 * 2);
+            scales = w.scales + (place + word * (CHUNK * STRIPE) + lane % OUTPUTS * CHUNK);
+            pace = 16 * CHUNK * STRIPE;
+        } else {
+            codes = w.data + u64(matrix + min(output + lane / 4, rows - 1)) * (pieces * 16) + t * 16 + within * 128;
+            pace = 64;
+        }
         // Pieces and words from the run's last step on.
         u32 step = (within + left - 1) * 8;
         whole = integers ? 7 : 3;
@@ -106,14 +111,15 @@ struct Ring {
     // Queues a step, which is there, as one group of copies.
     __device__ inline void copy() {
         u32 to = base + write, there = left > 1 ? whole : last;
-        copy_async(to, first, there & 1 ? 16 : 0);
-        copy_async(to + 512, second, there & 2 ? 16 : 0);
+        copy_async(to, codes, there & 1 ? 16 : 0);
+        codes += pace;
+        copy_async(to + 512, codes, there & 2 ? 16 : 0);
         if (whole & 4) {
             asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + 1024 - threadIdx.x % 32 * 12),
                          "l"(scales), "r"(there & 4)
                          : "memory");
         }
-        first += 128, second += 128, scales += pace;
+        codes += pace, scales += 4 * CHUNK * STRIPE;
         left--, held++;
         write = write + STEP == DEPTH * STEP ? 0 : write + STEP;
         copy_commit();

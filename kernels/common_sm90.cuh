@@ -43,7 +43,8 @@ struct Wide {
             rows[i] = x.data + (source(min(line + 32 * i, ROWS - 1)) * x.stride + piece * 8) * 2;
         }
         u64 matrix = u64(expert) * w.rows;
-        const u8* codes = w.data + (matrix + min(first + threadIdx.x / 2, w.rows - 1)) * (w.cols / 2) + threadIdx.x % 2 * 16;
+        u32 coded = min(first + threadIdx.x / 2, w.rows - 1), pace = 8 * CHUNK * min(STRIPE, w.rows - coded / STRIPE * STRIPE);
+        const u8* codes = w.data + code_place(w, matrix, coded, threadIdx.x % 2 * 2);
         u32 target = memory;  // the stage to fill next
         auto fetch = [&]() {
             u32 x_to = target + line * 128 + (piece ^ line % 8) * 16, w_to = target + X_BYTES + threadIdx.x * 16;
@@ -53,7 +54,7 @@ struct Wide {
                 rows[i] += 128;
             }
             copy_async_far(w_to, codes);
-            codes += 32;
+            codes += pace;
             target = target == memory + (STAGES - 1) * STAGE ? memory : target + STAGE;
         };
         // Block scales of one output and 64 columns a thread, two steps ahead; converted once for all that need them.

@@ -42,7 +42,6 @@ struct Stream {
     u64 matrix;        // rows before the expert's
     const u8* data;    // this lane's pieces of the tile being copied
     const u8* scales;  // this lane's word of its scales
-    u32 pace;              // from one step's scales to the next one's
     u32 pieces, words;    // 16-byte pieces and words of scales of a row from this lane's first on
     u32 to, from, block;  // in the ring: where this lane's next piece goes, its oldest piece and its oldest scales
     u32 end;
@@ -61,20 +60,25 @@ struct Stream {
     // Turns to the tile that begins at `output`.
     __device__ inline void open(u32 output) {
         u32 lane = threadIdx.x % 32;
-        data = w.data + (matrix + min(output + lane / 4, w.rows - 1)) * (u64(w.cols) * 16 / COLUMNS<FORMAT>) + lane % 4 * 16;
-        keep(data);
-        if (FORMAT != W_NVFP4) return;
+        u32 row = min(output + lane / 4, w.rows - 1);
+        if (FORMAT != W_NVFP4) {
+            data = w.data + (matrix + row) * (u64(w.cols) * 16 / COLUMNS<FORMAT>) + lane % 4 * 16;
+            keep(data);
+            return;
+        }
+        data = w.data + code_place(w, matrix, row, lane % 4 * 2);
         scales = w.scales + scale_place(w, matrix, min(output + lane % 8, w.rows - 1), lane / 8 * CHUNK);
-        pace = 4 * CHUNK * min(STRIPE, w.rows - output / STRIPE * STRIPE);
-        keep(scales), keep(pace);
+        keep(data), keep(scales);
     }
 
     // Queues one step; an empty one where there is none.
     __device__ inline void copy(u32 step, bool there) {
         if (there) {
-            const u8* piece = data + step * 128;
+            // From one step's scales to the next one's, in whole stripes; and codes: half of it is the other piece.
+            constexpr u32 pace = 4 * CHUNK * STRIPE, stride = FORMAT == W_NVFP4 ? 8 * pace : 128;
+            const u8* piece = data + step * stride;
             copy_async(to, piece, step * 8 < pieces ? 16 : 0);
-            copy_async(to + 512, piece + 64, step * 8 + 4 < pieces ? 16 : 0);
+            copy_async(to + 512, piece + stride / 2, step * 8 + 4 < pieces ? 16 : 0);
             if (FORMAT == W_NVFP4) {
                 u32 lane = threadIdx.x % 32;
                 asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + 1024 - lane * 12),

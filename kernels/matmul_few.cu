@@ -1,4 +1,5 @@
-// out = f(x weight^T + bias), or out += scale * f(x weight^T + bias), for 3 rows up to some dozens (common_few.cuh).
+// out = f(x weight^T + bias), or out += scale * f(x weight^T + bias), for 3 rows up to some dozens and a weight in
+// BF16 or FP8 (common_few.cuh).
 //
 // The operands are those of matmul_vec.cu and a function; x bf16. An item is 8 * NT rows: the weight is read again for
 // each, by blocks that run at the same time, so that it comes from the cache.
@@ -24,7 +25,7 @@ __device__ inline void few(const Dense& p) {
     float* partial = reinterpret_cast<float*>(staging + p.cut.items * ROWS * p.cut.pitch);
     release_next();
     const u16* x = reinterpret_cast<const u16*>(p.x.data);
-    float factor = p.w.scale[0] * FACTOR<FORMAT>;
+    float factor = p.w.scale[0];
     each_round(p.cut, (p.rows + ROWS - 1) / ROWS, [&](const Round& round) {
         u32 count = (round.first + round.count - 1) / p.cut.tiles - round.item + 1;
         if (threadIdx.x < count) {
@@ -56,4 +57,3 @@ __device__ inline void few(const Dense& p) {
 #define FORMS(NAME, FORMAT) FORM(NAME, FORMAT, 1) FORM(NAME, FORMAT, 2)
 FORMS(bf16, W_BF16)
 FORMS(fp8, W_FP8)
-FORMS(nvfp4, W_NVFP4)

@@ -5,10 +5,10 @@
 // matmul_fp4_one_unit: one scale for all rows instead, the power of two at or above the largest of `units`, so that what else
 // is in the batch changes the rounding of no block but those 2^14 below the largest; `factors` [2] gets alpha and beta of the
 // product. One block.
-// matmul_fp4_rows_line, matmul_fp4_rows_tile: x [rows, cols] bf16 -> codes in the order that weights have (common_load.cu) and
+// matmul_fp4_rows_line, matmul_fp4_rows_tile: x [rows, cols] bf16 -> codes by row, in the order that weights have in 8 columns (common_load.cu), and
 // block scales, a block's largest value over 6 in its row's units, rounded to E4M3: by row, or in cuBLASLt's order (tile_place),
 // where rows up to a multiple of 128 get scales of zero. One block a row, multiples of 64 columns.
-// matmul_fp4_scales: the block scales of a weight in cuBLASLt's order. A thread moves four.
+// matmul_fp4_weight: a weight's block scales in cuBLASLt's order, its codes by row. A thread moves four blocks.
 //
 // Both operands of a product have their columns in the same order within 8, which no sum over columns notices.
 #include "common.cuh"
@@ -88,10 +88,14 @@ extern "C" __global__ void matmul_fp4_rows_tile(Window x, u32 rows, const float*
     round_row<true>(x, rows, units, codes, blocks);
 }
 
-extern "C" __global__ void matmul_fp4_scales(const __grid_constant__ Bank w, u8* blocks) {
+extern "C" __global__ void matmul_fp4_weight(const __grid_constant__ Bank w, uint4* codes /* [rows, cols / 32] */, u8* blocks) {
     u32 count = w.cols / 16, padded = (w.rows + TILE - 1) / TILE * TILE;
     u32 i = blockIdx.x * blockDim.x + threadIdx.x, row = i % padded, block = i / padded * 4;
     if (block >= count) return;
-    u32 four = row < w.rows ? *reinterpret_cast<const u32*>(w.scales + scale_place(w, 0, row, block)) : 0;
+    u64 place = row < w.rows ? scale_place(w, 0, row, block) : 0;
+    u32 four = row < w.rows ? *reinterpret_cast<const u32*>(w.scales + place) : 0;
+    for (u32 half = 0; half < 2 && row < w.rows; half++) {
+        codes[(u64(row) * count + block) / 2 + half] = reinterpret_cast<const uint4*>(w.data)[place / 2 + half];
+    }
     *reinterpret_cast<u32*>(blocks + tile_place(row, block, count)) = four;
 }

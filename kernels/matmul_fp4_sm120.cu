@@ -53,7 +53,8 @@ extern "C" __global__ void __launch_bounds__(128) matmul_fp4(__grid_constant__ c
             bool weight = line < OUTPUTS;
             u64 row = weight ? min(first + line, p.w.rows - 1) : min(base + line - OUTPUTS, p.rows - 1);
             const char* codes = weight ? reinterpret_cast<const char*>(p.w.data) : reinterpret_cast<const char*>(p.codes);
-            copy_async(to + line * PITCH + half * 16, codes + row * (cols / 2) + step * 32 + half * 16, 16);
+            u64 place = weight ? code_place(p.w, 0, row, step * 4 + half * 2) : row * (cols / 2) + step * 32 + half * 16;
+            copy_async(to + line * PITCH + half * 16, codes + place, 16);
             const u8* blocks = weight ? p.w.scales + scale_place(p.w, 0, row, step * 4) : p.blocks + row * (cols / 16) + step * 4;
             if (half == 0) copy_word(to + LINES * PITCH + line * 4, blocks);
         }

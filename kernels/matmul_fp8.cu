@@ -26,8 +26,9 @@ __device__ inline uint2 e4m3_eight(const float* v) {
 extern "C" __global__ void matmul_fp8_weight(const __grid_constant__ Bank w, uint2* out /* [rows, cols / 8] */) {
     u32 words = w.cols / 8, i = blockIdx.x * blockDim.x + threadIdx.x, row = i / words;
     if (row >= w.rows) return;
-    u32 word = reinterpret_cast<const u32*>(w.data)[i], pairs[4];
-    dequantise<W_NVFP4>(&word, block_scale(w.scales[scale_place(w, 0, row, i % words / 2)]), pairs);
+    u64 place = scale_place(w, 0, row, i % words / 2);
+    u32 word = reinterpret_cast<const u32*>(w.data)[place * 2 + i % 2], pairs[4];
+    dequantise<W_NVFP4>(&word, block_scale(w.scales[place]), pairs);
     // Fragments are smaller by 2^8.
     const float factor = FACTOR<W_NVFP4> / 6.0f;
     float v[8];

@@ -1,8 +1,8 @@
 // out[pair] = f(x[input row] weight[expert]^T) for pairs sorted by expert, few of each (common_few.cuh).
 //
-// The operands are those of moe_matmul.cu; weight in BF16, FP8 or NVFP4 with whole 16-byte pieces in a row, x bf16. An item
-// is an expert and up to eight of its pairs; an expert with more is read again, by blocks that run at the same time, so
-// that it comes from the cache. Limit: THREADS experts.
+// The operands are those of moe_matmul.cu; weight in BF16 or FP8 (NVFP4: moe_matmul_few_sm90.cu) with whole 16-byte pieces in
+// a row, x bf16. An item is an expert and up to eight of its pairs; an expert with more is read again, by blocks that run at
+// the same time, so that it comes from the cache. Limit: THREADS experts.
 #include "common_few.cuh"
 
 // Twin of `Few` in moe_matmul.rs.
@@ -65,7 +65,7 @@ __device__ inline void few(const Few& p) {
         run_round<FORMAT, 1>(p.w, items, p.cut, round, memory, staging, partial, fill,
                              [&](const Item& item, u32 output, u32 row, float v) {
             if (row >= item.count || output >= p.w.rows) return;
-            v *= p.w.scale[item.expert] * FACTOR<FORMAT>;
+            v *= p.w.scale[item.expert];
             if (p.function == RELU2) v = fmaxf(v, 0.0f) * fmaxf(v, 0.0f);
             else if (p.function != IDENTITY) v = apply_rare(p.function, v);
             store(p.out, rows[(&item - items) * ROWS + row], output, v);
@@ -77,4 +77,3 @@ __device__ inline void few(const Few& p) {
     extern "C" __global__ void __launch_bounds__(THREADS, 1) moe_matmul_few_##NAME(const __grid_constant__ Few p) { few<FORMAT>(p); }
 FORM(bf16, W_BF16)
 FORM(fp8, W_FP8)
-FORM(nvfp4, W_NVFP4)

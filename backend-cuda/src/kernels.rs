@@ -11,11 +11,12 @@ use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
 /// The helpers that kernels include; NVRTC gets one text.
-const HELPERS: [(&str, &str); 26] = [
+const HELPERS: [(&str, &str); 27] = [
     ("common.cuh", include_str!("../../kernels/common.cuh")),
     ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
     ("common_conv.cuh", include_str!("../../kernels/common_conv.cuh")),
     ("common_few.cuh", include_str!("../../kernels/common_few.cuh")),
+    ("common_few_sm90.cuh", include_str!("../../kernels/common_few_sm90.cuh")),
     ("common_fours.cuh", include_str!("../../kernels/common_fours.cuh")),
     ("common_gated.cuh", include_str!("../../kernels/common_gated.cuh")),
     ("common_mma.cuh", include_str!("../../kernels/common_mma.cuh")),
@@ -100,8 +101,10 @@ const SOURCES: &[(&str, &str)] = sources![
 /// Kernel files that only Hopper's instructions can serve.
 const HOPPER_SOURCES: &[(&str, &str)] = sources![
     "attention_sm90",
+    "matmul_few_sm90",
     "matmul_sm90",
     "moe_matmul_bf16_sm90",
+    "moe_matmul_few_sm90",
     "moe_matmul_sm90",
     "ssm_scan_chunk_sm90",
 ];

@@ -1,8 +1,8 @@
 //! Weights on the device: the stored bytes, experts one after the other, nothing widened.
 //!
 //! Planes: the elements, the f32 scale of each matrix, the block scales where the format has them. NVFP4 codes are
-//! reordered inside every 8 columns by `kernels/common_load.cu`, so that one shift and one mask give two neighbours; block
-//! scales keep no sign and lie by stripes of 16 rows.
+//! reordered inside every 8 columns by `kernels/common_load.cu`, so that one shift and one mask give two neighbours; codes
+//! and block scales lie by stripes of 16 rows, and scales keep no sign.
 
 use crate::cuda::Cuda;
 use crate::driver::{Block, Shape};
@@ -14,8 +14,12 @@ use whipsnake_core::backend::Memory;
 use whipsnake_core::error::{Error, Result};
 use whipsnake_core::weight::{Format, NVFP4_GROUP, Plane, StoredWeight, Weight};
 
-/// Rows whose block scales lie together: `STRIPE` of `kernels/common.cuh`.
+/// Rows whose codes and block scales lie together: `STRIPE` of `kernels/common.cuh`.
 pub(crate) const STRIPE: usize = 16;
+
+/// Threads that reorder a stripe, and the blocks of columns each may hold: `THREADS` and `MOST` of `kernels/common_load.cu`.
+const REORDER_THREADS: usize = 512;
+const REORDER_MOST: usize = 40;
 
 impl Cuda {
     pub(crate) async fn load_weight(&self, stored: &StoredWeight) -> Result<Weight<Self>> {
@@ -24,6 +28,13 @@ impl Cuda {
             return Err(Error::checkpoint(format!(
                 "{}: {cols} columns, want a multiple of {NVFP4_GROUP} for nvfp4",
                 stored.name
+            )));
+        }
+        if format == Format::Nvfp4 && cols > REORDER_THREADS * REORDER_MOST {
+            return Err(Error::checkpoint(format!(
+                "{}: {cols} columns, want at most {} for nvfp4 on CUDA; try another back end",
+                stored.name,
+                REORDER_THREADS * REORDER_MOST
             )));
         }
         let experts = stored.parts.len();
@@ -94,8 +105,8 @@ impl Cuda {
         let mut args = Args::new();
         args.push(bank(weight));
         let stripes = weight.experts * weight.rows.div_ceil(STRIPE);
-        let shared = narrow(weight.cols / NVFP4_GROUP * STRIPE);
-        let shape = Shape { grid: [narrow(stripes), 1, 1], threads: 256, shared };
+        let shape =
+            Shape { grid: [narrow(stripes), 1, 1], threads: narrow(REORDER_THREADS), shared: 0 };
         self.launch("common_load", "load_nvfp4", shape, &mut args)
     }
 }

@@ -37,7 +37,7 @@ const REGISTERS: [(&str, u32); 22] = [
 
 /// Bytes that a kernel spills: outside its loops where that buys room for another block; forms of the scan on architectures
 /// that nobody has run yet, to be mended with a device at hand.
-const KNOWN_SPILLS: [(&str, &str, u32); 16] = [
+const KNOWN_SPILLS: [(&str, &str, u32); 18] = [
     // A pointer or two that are read once a tile, for one more block a multiprocessor; measured on an H200.
     ("norm_products_1", "sm_90a", 4),
     ("norm_products_2", "sm_90a", 4),
@@ -56,6 +56,9 @@ const KNOWN_SPILLS: [(&str, &str, u32); 16] = [
     ("ssm_scan_f32_16_16_2_8", "sm_89", 56),
     ("ssm_scan_bf16_32_16_1_4", "sm_100a", 12),
     ("ssm_scan_bf16_4_16_2_8", "sm_100a", 8),
+    // A stripe of codes, which threads hold once, at load.
+    ("load_nvfp4", "sm_100a", 100),
+    ("load_nvfp4", "sm_120a", 100),
 ];
 
 /// Bytes that any NVFP4 form of few rows may spill, outside the loop over its steps where there is one row: 512 threads of

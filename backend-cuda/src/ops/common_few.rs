@@ -1,18 +1,18 @@
-//! How products of few rows by a list of matrices are cut: the host's side of `kernels/common_few.cuh`.
+//! How products of few rows by a list of matrices are cut: the host's side of `kernels/common_few.cuh`, which takes BF16 and
+//! FP8. NVFP4 has a form of its own (`common_few_sm90.rs`).
 
 use super::common_vec::stored_columns;
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::view::narrow;
-use crate::weight::STRIPE;
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::tensor::Tensor;
 use whipsnake_core::weight::{Format, Weight};
 
 /// Warps of a block, bytes of a warp's step, stages of its ring, most items of a round: `WARPS`, `STEP`, `STAGES`,
 /// `MOST_ITEMS`.
-const WARPS: usize = 16;
-const STEP: usize = 2304;
+pub(super) const WARPS: usize = 16;
+const STEP: usize = 2048;
 const STAGES: usize = 2;
 const MOST_ITEMS: usize = 4;
 
@@ -23,12 +23,15 @@ const MOST_SPLITS: usize = 8;
 const MANY_TILES: usize = 2 * WARPS;
 
 /// Dynamic shared memory of a block, where the device has it (Hopper).
-const MOST_SHARED: usize = 224 << 10;
+pub(super) const MOST_SHARED: usize = 224 << 10;
+
+/// A cut as a kernel reads it, which its own header names.
+pub(super) type CutArg = [u32; 8];
 
 /// Twin of `Cut` in `kernels/common_few.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Cut {
+struct Cut {
     tiles: u32,
     steps: u32,
     halves: u32,
@@ -46,11 +49,9 @@ pub(super) fn cut(
     x: &Tensor<Cuda>,
     weight: &Weight<Cuda>,
     [most, eights]: [usize; 2],
-) -> Option<(Cut, Shape)> {
-    let columns = stored_columns(cuda, x, weight).filter(|_| cuda.hopper())?;
-    if weight.format == Format::Nvfp4 && !weight.rows.is_multiple_of(STRIPE) {
-        return None;
-    }
+) -> Option<(CutArg, Shape)> {
+    let takes = cuda.hopper() && weight.format != Format::Nvfp4;
+    let columns = stored_columns(cuda, x, weight).filter(|_| takes)?;
     let halves = weight.cols.div_ceil(4 * columns);
     let steps = halves.div_ceil(2);
     // Neighbouring rows begin half the banks apart.
@@ -75,7 +76,7 @@ pub(super) fn cut(
         let grid = [narrow(cuda.multiprocessors().min(tiles * most)), 1, 1];
         let shape =
             Shape { grid, threads: narrow(32 * WARPS), shared: narrow(fixed + items * item) };
-        (items > 0).then_some((cut, shape))
+        (items > 0).then_some((bytemuck::cast(cut), shape))
     })
 }
 

@@ -4,6 +4,7 @@ use super::common_phase::{AGAIN, BANK_BF16, BANK_F32, BANK_NVFP4, Phase, Product
 use crate::cuda::Cuda;
 use crate::program::AREA;
 use crate::view::{bank, dtype_number, narrow};
+use crate::weight::STRIPE;
 use bytemuck::Zeroable;
 use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::{Format, Weight};
@@ -39,7 +40,7 @@ pub(super) fn unit(weight: &Weight<Cuda>) -> Unit {
 /// Whether the phases take the weight; F32 ones only beside a norm.
 pub(super) fn takes(weight: &Weight<Cuda>) -> bool {
     match weight.format {
-        Format::Nvfp4 => weight.cols.is_multiple_of(64),
+        Format::Nvfp4 => weight.cols.is_multiple_of(64) && weight.rows.is_multiple_of(STRIPE),
         Format::BF16 | Format::F32 => weight.cols.is_multiple_of(8),
         Format::F16 | Format::Fp8 => false,
     }

@@ -4,6 +4,7 @@ use super::matmul::tensor_core;
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::view::narrow;
+use crate::weight::STRIPE;
 use whipsnake_core::tensor::Tensor;
 use whipsnake_core::weight::{Format, Weight};
 
@@ -82,14 +83,15 @@ pub(super) fn resident(cuda: &Cuda, rows: usize, shared: u32) -> u32 {
     by_registers.min(MULTIPROCESSOR / (shared + RING)).max(1) * narrow(cuda.multiprocessors())
 }
 
-/// Columns of 16 stored bytes of the weight, where the kernels take the operands: block scales are whole words of a row.
+/// Columns of 16 stored bytes of the weight, where the kernels take the operands: whole stripes and chunks of block scales.
 pub(super) fn stored_columns(
     cuda: &Cuda,
     x: &Tensor<Cuda>,
     weight: &Weight<Cuda>,
 ) -> Option<usize> {
     let (_, columns) = tensor_core(cuda, x, weight)?;
-    (weight.format != Format::Nvfp4 || weight.cols.is_multiple_of(64)).then_some(columns)
+    let whole = weight.cols.is_multiple_of(64) && weight.rows.is_multiple_of(STRIPE);
+    (weight.format != Format::Nvfp4 || whole).then_some(columns)
 }
 
 /// The deal of a product, where the kernels take it.

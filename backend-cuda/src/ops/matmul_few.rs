@@ -1,6 +1,8 @@
-//! Linear layers of a few rows to some dozens: `kernels/matmul_few.cu`, and `kernels/matmul_rows.cu` for F32 weights.
+//! Linear layers of a few rows to some dozens: `kernels/matmul_few.cu`, `kernels/matmul_few_sm90.cu` for NVFP4 weights and
+//! `kernels/matmul_rows.cu` for F32 ones.
 
-use super::common_few::{Cut, cut};
+use super::common_few::{CutArg, cut};
+use super::common_few_sm90;
 use super::matmul::{operands, tensor_core};
 use super::{StoreArg, function, one};
 use crate::cuda::Cuda;
@@ -24,7 +26,7 @@ const MOST_BF16: usize = 16;
 /// Up to this many rows F32 weights are met row by row; from there on as sums of bf16.
 const MOST_F32: usize = 256;
 
-/// Twin of `Dense` in `kernels/matmul_few.cu`.
+/// Twin of `Dense` in `kernels/matmul_few.cu` and `kernels/matmul_few_sm90.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Dense {
@@ -33,17 +35,20 @@ struct Dense {
     bias: u64,
     how: StoreArg,
     out: Window,
-    cut: Cut,
+    cut: CutArg,
     rows: u32,
     function: u32,
 }
 
 /// The cut, the launch and the kernel's NT, where the form takes the operands.
-fn plan(cuda: &Cuda, x: &Tensor<Cuda>, weight: &Weight<Cuda>) -> Option<(Cut, Shape, usize)> {
+fn plan(cuda: &Cuda, x: &Tensor<Cuda>, weight: &Weight<Cuda>) -> Option<(CutArg, Shape, usize)> {
     let rows = x.rows();
     let most = if weight.format == Format::BF16 { MOST_BF16 } else { MOST };
     if !(FEWEST..=most).contains(&rows) || !on("matmul_few") {
         return None;
+    }
+    if weight.format == Format::Nvfp4 {
+        return common_few_sm90::dense(cuda, x, weight);
     }
     // Long rows of sixteen do not fit beside the rings.
     [rows.div_ceil(8).min(2), 1].into_iter().find_map(|eights| {
@@ -79,8 +84,18 @@ pub(super) fn matmul_few(
         rows: narrow(op.x.rows()),
         function: function(activation),
     };
-    let name = format!("matmul_few_{format}_{eights}");
-    cuda.launch_early("matmul_few", &name, shape, &mut one(dense)).map(|()| true)
+    let mut args = one(dense);
+    let launched = match op.weight.format {
+        Format::Nvfp4 => {
+            let name = format!("matmul_few_sm90_{eights}");
+            cuda.launch_early("matmul_few_sm90", &name, shape, &mut args)
+        }
+        _ => {
+            let name = format!("matmul_few_{format}_{eights}");
+            cuda.launch_early("matmul_few", &name, shape, &mut args)
+        }
+    };
+    launched.map(|()| true)
 }
 
 /// Queues a product with an F32 weight where the plain f32 form for few rows takes it.

@@ -44,7 +44,8 @@ struct Linear {
 struct Operands {
     codes: u64,
     blocks: u64,
-    /// Block scales of the weight, whose codes stay where they are.
+    /// Codes and block scales of the weight.
+    weight_codes: u64,
     weight_blocks: u64,
     /// `alpha` and `beta`.
     factors: u64,
@@ -88,7 +89,7 @@ pub(super) fn through_library(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool
     let Some((library, shape)) = library(cuda, op, Types::Fp4) else { return Ok(false) };
     let operands = operands(cuda, &op.x, op.weight, factors(op, op.weight.scales[0]))?;
     let product = Product {
-        weight: bank(op.weight).data,
+        weight: operands.weight_codes,
         x: operands.codes,
         out: window(&op.out).data,
         factors: Factors::Device(operands.factors),
@@ -107,19 +108,21 @@ fn operands(
     let ([rows, cols], outputs) = (x.shape(), weight.rows);
     let groups = cols / NVFP4_GROUP;
     let [rows_in_tiles, outputs_in_tiles] = [rows, outputs].map(|n| n.next_multiple_of(TILE_ROWS));
-    let sizes = [rows * cols / 2, rows_in_tiles * groups, outputs_in_tiles * groups, rows * 4, 8];
-    let [codes, blocks, weight_blocks, units, factors] = cuda.workspaces(sizes)?;
+    let [x_codes, all_codes] = [rows, outputs].map(|n| n * cols / 2);
+    let [x_blocks, all_blocks] = [rows_in_tiles, outputs_in_tiles].map(|n| n * groups);
+    let sizes = [x_codes, x_blocks, all_codes, all_blocks, rows * 4, 8];
+    let [codes, blocks, weight_codes, weight_blocks, units, factors] = cuda.workspaces(sizes)?;
     find_units(cuda, x, units)?;
     let mut args = Args::new();
     args.push(units).push(narrow(rows)).push(alpha).push(beta).push(factors);
     cuda.launch("matmul_fp4", "matmul_fp4_one_unit", line(1, 1024), &mut args)?;
     round(cuda, x, "matmul_fp4_rows_tile", rows_in_tiles, [units, codes, blocks])?;
     let mut args = Args::new();
-    args.push(bank(weight)).push(weight_blocks);
+    args.push(bank(weight)).push(weight_codes).push(weight_blocks);
     let fours = narrow(outputs_in_tiles * groups / 4);
     let shape = line(fours.div_ceil(THREADS) as usize, THREADS);
-    cuda.launch("matmul_fp4", "matmul_fp4_scales", shape, &mut args)?;
-    Ok(Operands { codes, blocks, weight_blocks, factors })
+    cuda.launch("matmul_fp4", "matmul_fp4_weight", shape, &mut args)?;
+    Ok(Operands { codes, blocks, weight_codes, weight_blocks, factors })
 }
 
 /// Queues the kernel that finds the unit of each row of x.

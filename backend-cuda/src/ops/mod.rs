@@ -6,6 +6,7 @@ mod argmax;
 mod attention;
 mod causal_conv1d;
 mod common_few;
+mod common_few_sm90;
 mod common_nvfp4;
 mod common_phase;
 mod common_phase_products;

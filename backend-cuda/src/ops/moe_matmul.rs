@@ -1,6 +1,7 @@
 //! Products with the chosen experts: by pair for few rows, by expert for rows sorted by `moe_group`.
 
-use super::common_few::{Cut, cut};
+use super::common_few::{CutArg, cut};
+use super::common_few_sm90;
 use super::matmul::{tensor_core, tile_shared, vec_warps};
 use super::matmul_many::{WIDE_OUTPUTS, wide, wide_shared};
 use super::{GRID_Y, function, one};
@@ -40,7 +41,7 @@ fn tile_rows(pairs: usize, experts: usize) -> usize {
     }
 }
 
-/// Twin of `Few` in `kernels/moe_matmul_few.cu`.
+/// Twin of `Few` in `kernels/moe_matmul_few.cu` and `kernels/moe_matmul_few_sm90.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Few {
@@ -49,7 +50,7 @@ struct Few {
     order: u64,
     offsets: u64,
     out: Window,
-    cut: Cut,
+    cut: CutArg,
     by_pair: u32,
     top_k: u32,
     function: u32,
@@ -67,12 +68,17 @@ fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
     let (pairs, experts) = (op.out.rows(), op.weight.experts);
     let few = pairs <= FEW * experts && experts <= MOST_EXPERTS && on("moe_matmul_few");
     let items = (pairs / FEW + experts).min(pairs);
-    let (Some(groups), Some((format, _)), Some((cut, shape)), true) = (
-        &op.groups,
-        tensor_core(cuda, &op.x, op.weight),
-        cut(cuda, &op.x, op.weight, [items, 1]),
-        few,
-    ) else {
+    let plan = match op.weight.format {
+        Format::Nvfp4 => {
+            // A block has parts of two or three items.
+            let wanted = if pairs > FEW / 2 * experts { 2 * FEW } else { FEW };
+            common_few_sm90::items(cuda, &op.x, op.weight, [items, wanted])
+        }
+        _ => cut(cuda, &op.x, op.weight, [items, 1]),
+    };
+    let (Some(groups), Some((format, _)), Some((cut, shape)), true) =
+        (&op.groups, tensor_core(cuda, &op.x, op.weight), plan, few)
+    else {
         return Ok(false);
     };
     let few = Few {
@@ -88,8 +94,17 @@ fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
         // `moe_group` lets nothing start before it is done.
         early: u32::from(op.input == ExpertInput::Pair),
     };
-    let name = format!("moe_matmul_few_{format}");
-    cuda.launch_early("moe_matmul_few", &name, shape, &mut one(few)).map(|()| true)
+    let mut args = one(few);
+    let launched = match op.weight.format {
+        Format::Nvfp4 => {
+            cuda.launch_early("moe_matmul_few_sm90", "moe_matmul_few_sm90", shape, &mut args)
+        }
+        _ => {
+            let name = format!("moe_matmul_few_{format}");
+            cuda.launch_early("moe_matmul_few", &name, shape, &mut args)
+        }
+    };
+    launched.map(|()| true)
 }
 
 /// Stages of `kernels/moe_matmul_sm90.cu`.
