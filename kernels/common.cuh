@@ -154,14 +154,6 @@ __device__ inline u64 scale_place(const Bank& w, u64 matrix /* rows before it */
     return (matrix + first) * blocks + chunk * height + (row - first) * width + (block - chunk);
 }
 
-// The row and block whose place in the first matrix it is.
-__device__ inline void place_of(const Bank& w, u32 place, u32& row, u32& block) {
-    u32 blocks = w.cols / 16, first = place / (STRIPE * blocks) * STRIPE, height = min(STRIPE, w.rows - first);
-    u32 inside = place - first * blocks, chunk = inside / (CHUNK * height) * CHUNK, width = min(CHUNK, blocks - chunk);
-    inside -= chunk * height;
-    row = first + inside / width, block = chunk + inside % width;
-}
-
 // The first byte of a block's codes: they lie as their scales do, eight bytes each.
 __device__ inline u64 code_place(const Bank& w, u64 matrix, u32 row, u32 block) { return 8 * scale_place(w, matrix, row, block); }
 

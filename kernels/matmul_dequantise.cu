@@ -4,6 +4,14 @@
 // the whole matrix is left to the product. One thread converts 8 columns, in the order in which the weight lies.
 #include "common_mma.cuh"
 
+// The row and block whose place in the first matrix it is.
+__device__ inline void place_of(const Bank& w, u32 place, u32& row, u32& block) {
+    u32 blocks = w.cols / 16, first = place / (STRIPE * blocks) * STRIPE, height = min(STRIPE, w.rows - first);
+    u32 inside = place - first * blocks, chunk = inside / (CHUNK * height) * CHUNK, width = min(CHUNK, blocks - chunk);
+    inside -= chunk * height;
+    row = first + inside / width, block = chunk + inside % width;
+}
+
 extern "C" __global__ void matmul_dequantise_nvfp4(const __grid_constant__ Bank w, uint4* out /* [rows, cols / 8] */) {
     u32 words = w.cols / 8, i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i / words >= w.rows) return;
