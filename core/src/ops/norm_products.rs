@@ -136,6 +136,9 @@ pub(super) fn cases() -> Vec<NormProductsCase> {
         let products = vec![(Format::Nvfp4, 150)];
         cases.push(NormProductsCase { conv, ..case(4, 320, products) });
     }
+    for format in [Format::F32, Format::F16, Format::BF16, Format::Fp8] {
+        cases.push(NormProductsCase { conv: Some(4), ..case(4, 320, vec![(format, 150)]) });
+    }
     cases
 }
 
