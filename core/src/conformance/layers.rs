@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<LayersCase> {
         format,
         width: 320,
         mixer: [4, 32, 64, 2],
-        experts: [9, 3, 192],
+        experts: [9, 3, 64],
         shared,
     };
     for format in Format::ALL {
@@ -47,7 +47,7 @@ pub(super) fn cases() -> Vec<LayersCase> {
     let wide = LayersCase {
         width: 1344,
         mixer: [16, 64, 128, 8],
-        experts: [12, 6, 320],
+        experts: [12, 6, 128],
         ..case(Format::Nvfp4, Some(640))
     };
     cases.push(wide);

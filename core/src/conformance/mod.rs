@@ -8,6 +8,7 @@ mod fill;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod golden;
 mod laws;
+#[cfg(not(target_arch = "wasm32"))]
 mod layers;
 mod machine;
 mod ragged;

@@ -1,7 +1,7 @@
 //! Runs every op's cases and the laws on a back end, and reports a table.
 
 use super::rig::Rig;
-use super::{Case, laws, layers};
+use super::{Case, laws};
 use crate::backend::Backend;
 use crate::cpu::Cpu;
 use crate::error::Result;
@@ -47,7 +47,9 @@ pub async fn watch_suite<B: Backend>(
 ) -> Report {
     let mut suite = Suite { backend, filter, watcher, report: Report::default() };
     ops::run_cases(&mut suite).await;
-    suite.cases("layers", layers::cases()).await;
+    // The browser's module stays small without.
+    #[cfg(not(target_arch = "wasm32"))]
+    suite.cases("layers", super::layers::cases()).await;
     suite.laws().await;
     suite.report
 }
