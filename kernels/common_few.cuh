@@ -1,5 +1,5 @@
-// Products of few rows by a list of matrices in BF16 or FP8 (NVFP4: common_few_sm90.cuh): one block a multiprocessor, weights read once through rings that do not
-// drain between tiles.
+// Products of few rows by a list of matrices in BF16 or FP8 (NVFP4: common_few_sm90.cuh): one block a multiprocessor, weights
+// read once through rings that do not drain between tiles.
 //
 // Work is a list of items, each one matrix and up to 8 * NT rows, and of each item tiles of 16 outputs. A block takes
 // tiles that follow each other, over the end of an item too; a tile is `splits` runs of steps along its columns, and a

@@ -82,7 +82,6 @@ struct Gated {
     const Products& p;
     u32 eights, share;
     u32 known;  // the eight whose z and gain are there
-
     uint4 z;
     float gain[8];
 

@@ -2,17 +2,8 @@
 // common_sm90.cuh the method). NVFP4 weights, bf16 x, out f32 or bf16; whole multiples of 64 inputs and 4 outputs.
 //
 // matmul_sm90_ROWS: one block computes 128 outputs by ROWS rows; blockIdx.x = outputs, y = rows.
+#include "common_linear.cuh"
 #include "common_sm90.cuh"
-
-// Twin of `Linear` in matmul_many.rs.
-struct Linear {
-    Window x;
-    Bank w;
-    const float* bias;
-    Store how;
-    Window out;
-    u32 rows, unused;
-};
 
 template <int ROWS>
 __device__ inline void wide(const Linear& p) {

@@ -7,6 +7,7 @@
 // outputs by all rows, over one run of 16 columns a stage. A step takes as long however many blocks there are, so few rows are
 // shared out over small blocks.
 // blockIdx.x = outputs, y = rows. In a run of 16 columns lane (g, t) takes columns 4t .. 4t + 3 of both operands.
+#include "common_linear.cuh"
 #include "common_mma.cuh"
 
 // The three parts of two values, as fragments' registers.
@@ -18,16 +19,6 @@ __device__ inline void split_three(float low, float high, u32* parts) {
         high -= bits_f32(parts[i] & 0xffff0000u);
     }
 }
-
-// Twin of `Linear` in matmul_many.rs.
-struct Linear {
-    Window x;
-    Bank w;
-    const float* bias;
-    Store how;
-    Window out;
-    u32 rows, unused;
-};
 
 template <int OUTPUTS, int ROWS, int COLS, int STAGES>
 struct Block {

@@ -119,7 +119,7 @@ impl Dealing<'_> {
         }
         let most = end.div_ceil(blocks);
         let typed = |unit: &Unit| matches!(unit.out.dtype, F32 | BF16);
-        // The last thread has the F32 unit's output.
+        // One thread has the F32 unit's output and no other.
         if !units.iter().all(typed) || (plain.is_some() && most * OUTPUTS >= THREADS) {
             return None;
         }

@@ -84,18 +84,11 @@ pub(super) fn matmul_few(
         rows: narrow(op.x.rows()),
         function: function(activation),
     };
-    let mut args = one(dense);
-    let launched = match op.weight.format {
-        Format::Nvfp4 => {
-            let name = format!("matmul_few_sm90_{eights}");
-            cuda.launch_early("matmul_few_sm90", &name, shape, &mut args)
-        }
-        _ => {
-            let name = format!("matmul_few_{format}_{eights}");
-            cuda.launch_early("matmul_few", &name, shape, &mut args)
-        }
+    let (file, name) = match op.weight.format {
+        Format::Nvfp4 => ("matmul_few_sm90", format!("matmul_few_sm90_{eights}")),
+        _ => ("matmul_few", format!("matmul_few_{format}_{eights}")),
     };
-    launched.map(|()| true)
+    cuda.launch_early(file, &name, shape, &mut one(dense)).map(|()| true)
 }
 
 /// Queues a product with an F32 weight where the plain f32 form for few rows takes it.

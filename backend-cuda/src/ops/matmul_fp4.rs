@@ -148,6 +148,7 @@ mod tests {
     use super::*;
     use crate::cuda::Options;
     use crate::driver::Block;
+    use crate::ops::matmul_fp8::tests::distance;
     use crate::probe::devices;
     use whipsnake_core::backend::{Backend, Memory};
     use whipsnake_core::conformance::{Fill, Stream};
@@ -186,16 +187,11 @@ mod tests {
         let x = Stream::new("matmul_fp4", "rounding").values(Fill::Normal(1.0), 1 << 18);
         // What the device does, with the unit a power of two above the largest value's.
         let unit = 2f32.powi(-9);
-        let (mut apart, mut whole) = (0f64, 0f64);
-        for block in x.chunks(NVFP4_GROUP) {
+        let cost = distance(x.chunks(NVFP4_GROUP).flat_map(|block| {
             let (scale, codes) = rounded(block, unit);
-            for (code, value) in codes.into_iter().zip(block) {
-                let back = e2m1_to_f32(code) * e4m3_to_f32(scale) * unit;
-                apart += f64::from(back - value).powi(2);
-                whole += f64::from(*value).powi(2);
-            }
-        }
-        let cost = (apart / whole).sqrt() as f32;
+            let back = move |code| e2m1_to_f32(code) * e4m3_to_f32(scale) * unit;
+            codes.into_iter().map(back).zip(block.iter().copied())
+        }));
         assert!(cost < ROUNDING / 1.09 && cost > ROUNDING / 1.12, "{cost}");
     }
 

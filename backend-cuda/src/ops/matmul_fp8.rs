@@ -1,14 +1,13 @@
 //! Dense products of many rows in FP8, for those who ask for them with `WHIPSNAKE_CUDA_ON=fp8`: twice the rate of bf16, other
 //! numbers. Weights are rounded from NVFP4 (FP8 ones are there), x to E4M3 with a scale a row; cuBLASLt multiplies.
 
-use super::THREADS;
 use super::matmul_many::{factors, library};
+use super::{THREADS, line};
 use crate::cublaslt::{Factors, Product, Types};
 use crate::cuda::Cuda;
-use crate::driver::Shape;
 use crate::kernels::Args;
 use crate::switches::wanted;
-use crate::view::{bank, narrow, window};
+use crate::view::{bank, window};
 use whipsnake_core::error::Result;
 use whipsnake_core::ops::Matmul;
 use whipsnake_core::weight::Format;
@@ -48,14 +47,12 @@ pub(super) fn matmul_fp8(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
     if packed {
         let mut args = Args::new();
         args.push(planes).push(weight);
-        let grid = [narrow(outputs * inputs / 8).div_ceil(THREADS), 1, 1];
-        let shape = Shape { grid, threads: THREADS, shared: 0 };
-        cuda.launch("matmul_fp8", "matmul_fp8_weight", shape, &mut args)?;
+        let blocks = (outputs * inputs / 8).div_ceil(THREADS as usize);
+        cuda.launch("matmul_fp8", "matmul_fp8_weight", line(blocks, THREADS), &mut args)?;
     }
     let mut args = Args::new();
     args.push(window(&op.x)).push(x).push(x_scale);
-    let blocks = Shape { grid: [narrow(rows), 1, 1], threads: THREADS, shared: 0 };
-    cuda.launch("matmul_fp8", "matmul_fp8_rows", blocks, &mut args)?;
+    cuda.launch("matmul_fp8", "matmul_fp8_rows", line(rows, THREADS), &mut args)?;
     let times = op.weight.scales[0] * if packed { LARGEST_CODE } else { 1.0 };
     let product = Product {
         weight,
@@ -68,12 +65,13 @@ pub(super) fn matmul_fp8(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use whipsnake_core::conformance::{Fill, Stream};
     use whipsnake_core::quant::{e2m1_to_f32, e4m3_to_f32, f32_to_e4m3, to_nvfp4};
 
-    fn distance(pairs: impl Iterator<Item = (f32, f32)>) -> f32 {
+    /// Relative L2 between pairs of what is there and what was wanted.
+    pub fn distance(pairs: impl Iterator<Item = (f32, f32)>) -> f32 {
         let (mut apart, mut whole) = (0f64, 0f64);
         for (got, want) in pairs {
             apart += f64::from(got - want).powi(2);

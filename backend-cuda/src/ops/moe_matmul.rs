@@ -94,17 +94,11 @@ fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
         // `moe_group` lets nothing start before it is done.
         early: u32::from(op.input == ExpertInput::Pair),
     };
-    let mut args = one(few);
-    let launched = match op.weight.format {
-        Format::Nvfp4 => {
-            cuda.launch_early("moe_matmul_few_sm90", "moe_matmul_few_sm90", shape, &mut args)
-        }
-        _ => {
-            let name = format!("moe_matmul_few_{format}");
-            cuda.launch_early("moe_matmul_few", &name, shape, &mut args)
-        }
+    let (file, name) = match op.weight.format {
+        Format::Nvfp4 => ("moe_matmul_few_sm90", "moe_matmul_few_sm90".into()),
+        _ => ("moe_matmul_few", format!("moe_matmul_few_{format}")),
     };
-    launched.map(|()| true)
+    cuda.launch_early(file, &name, shape, &mut one(few)).map(|()| true)
 }
 
 /// Stages of `kernels/moe_matmul_sm90.cu`.
