@@ -17,12 +17,15 @@ after(async () => {
   web.server.close();
 });
 
-/** Opens a model and closes it; what it tells, and what the server sent for weights meanwhile. */
+/**
+ * Opens a model and closes it; what it tells, and what the server sent for weights meanwhile. On the CPU unless told
+ * otherwise: the bytes come the same way, and a software adapter compiles shaders for seconds.
+ */
 async function load(page, url, options = {}) {
   web.log.length = 0;
   const told = await page.evaluate(async ([where, opening]) => {
     const steps = [];
-    const { session, error } = await window.whipsnake.openModel(where, { ...opening, onProgress: (step) => steps.push(step) }).then((s) => ({ session: s }), (e) => ({ error: `${e.name}: ${e.message}` }));
+    const { session, error } = await window.whipsnake.openModel(where, { backend: 'cpu', ...opening, onProgress: (step) => steps.push(step) }).then((s) => ({ session: s }), (e) => ({ error: `${e.name}: ${e.message}` }));
     if (error) return { error, steps };
     const [logits] = await session.logits([5]);
     const { about } = session;
@@ -36,7 +39,7 @@ async function load(page, url, options = {}) {
 
 test('weights come by ranges, each byte once, several requests at a time, and are cached with their hash', async () => {
   const page = await blank(chrome, web.origin);
-  const first = await load(page, '/models/bard');
+  const first = await load(page, '/models/bard', { backend: 'webgpu' });
   assert.ok(first.finite);
   assert.ok(first.sent.every(({ status, range }) => status === 206 && range));
   // The first request asks for eight bytes, to learn the size.
@@ -93,7 +96,7 @@ test('a load that was cut short resumes: what had come is not fetched again', as
   web.state.breaks = 0;
   // The page goes away in the middle.
   await page.evaluate(() => new Promise((done) => {
-    window.whipsnake.openModel('/flaky/models/bard', { onProgress: ({ received }) => received > 3 * 1048576 && done() }).catch(() => {});
+    window.whipsnake.openModel('/flaky/models/bard', { backend: 'cpu', onProgress: ({ received }) => received > 3 * 1048576 && done() }).catch(() => {});
   }));
   await page.reload();
   await page.waitForFunction(() => window.whipsnake);
@@ -125,14 +128,14 @@ test('shards and a folder of files that the person gave load as well', async () 
   const about = await page.evaluate(async (given) => {
     const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
     const list = given.map(([name, text]) => new File([bytes(text)], name));
-    const fromFiles = await window.whipsnake.openModel(list);
+    const fromFiles = await window.whipsnake.openModel(list, { backend: 'cpu' });
     const handle = await (await navigator.storage.getDirectory()).getDirectoryHandle('given', { create: true });
     for (const file of list) {
       const writer = await (await handle.getFileHandle(file.name, { create: true })).createWritable();
       await writer.write(file);
       await writer.close();
     }
-    const fromHandle = await window.whipsnake.openModel(handle);
+    const fromHandle = await window.whipsnake.openModel(handle, { backend: 'cpu' });
     const rows = await Promise.all([fromFiles, fromHandle].map(async (s) => (await s.logits([7, 8])).map((row) => [...row])));
     return [JSON.stringify(rows[0]) === JSON.stringify(rows[1]), fromFiles.about.loading.received];
   }, files);
@@ -157,7 +160,7 @@ test('what cannot be loaded is said', async () => {
 test('a checkpoint of 200 MB passes through less than 64 MB of wasm memory', async () => {
   const url = await synthetic('made-200', 200);
   const page = await blank(chrome, web.origin);
-  const { finite, about, memory, bytes, error } = await load(page, url, { cache: false, context: 64, rows: 8 });
+  const { finite, about, memory, bytes, error } = await load(page, url, { backend: 'webgpu', cache: false, context: 64, rows: 8 });
   assert.ok(finite, error);
   assert.ok(bytes > 195e6, `${bytes} bytes`);
   assert.ok(about.stored_bytes > 195e6);

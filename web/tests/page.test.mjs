@@ -7,6 +7,8 @@ import { ROOT, browser, server, shot, site } from './harness.mjs';
 
 /** Longest time that the page may keep the main thread. */
 const LONGEST_TASK_MS = 50;
+/** Where the page is looked at and not the device: a software adapter compiles shaders for seconds. */
+const CPU = '?backend=cpu';
 let web;
 let chrome;
 before(async () => ([web, chrome] = [await server(), await browser()]));
@@ -90,7 +92,7 @@ test('reasoning is folded, stop stops, Escape too', async () => {
 });
 
 test('prompt mode writes on from the text, at phone width', async () => {
-  const page = await site(chrome, web.origin, { viewport: { width: 390, height: 844 }, isMobile: true, deviceScaleFactor: 2 });
+  const page = await site(chrome, web.origin, { query: CPU, viewport: { width: 390, height: 844 }, isMobile: true, deviceScaleFactor: 2 });
   await page.check('[name="mode"][value="prompt"]');
   await page.evaluate(() => (document.getElementById('maxTokens').value = 16));
   await page.fill('#input', 'To be, or not');
@@ -105,7 +107,7 @@ test('prompt mode writes on from the text, at phone width', async () => {
 });
 
 test('the keyboard reaches every control', async () => {
-  const page = await site(chrome, web.origin);
+  const page = await site(chrome, web.origin, { query: CPU });
   const reached = new Set();
   for (let i = 0; i < 60; i += 1) {
     await page.keyboard.press('Tab');
@@ -129,7 +131,7 @@ test('the self-check shows what it finds', async () => {
 });
 
 test('a model that fails to load says why, and another can be opened after it', async () => {
-  const page = await site(chrome, web.origin, { query: '?model=models/none', state: 'failed' });
+  const page = await site(chrome, web.origin, { query: `${CPU}&model=models/none`, state: 'failed' });
   assert.match(await text(page, 'notice-text'), /holds no checkpoint/);
   await shot(page, 'not-found');
   await page.fill('#url', '/truncated/models/bard');
@@ -144,7 +146,7 @@ test('a model that fails to load says why, and another can be opened after it', 
 });
 
 test('loading shows its progress', async () => {
-  const page = await site(chrome, web.origin);
+  const page = await site(chrome, web.origin, { query: CPU });
   // The next model is slow to come.
   await page.context().route(/safetensors/, async (route) => {
     await new Promise((go) => setTimeout(go, 400));
@@ -195,7 +197,7 @@ test('without an adapter the page says so and runs on the CPU when asked', async
 });
 
 test('a folder that is dropped opens', async () => {
-  const page = await site(chrome, web.origin);
+  const page = await site(chrome, web.origin, { query: CPU });
   const folder = path.join(ROOT, 'core/fixtures/golden/nemotron-moe');
   await page.setInputFiles('#files', folder);
   await page.waitForFunction(() => /nemotron-moe/.test(document.getElementById('model-line').textContent) && document.body.dataset.state === 'ready');
