@@ -68,7 +68,7 @@ test('a chat answers with and without reasoning, and its second turn continues t
 });
 
 test('a prompt that goes on from the last reply runs only what is new, and writes the same', async () => {
-  const page = await opened('/models/bard', { backend: 'cpu' });
+  const page = await opened('/models/bard');
   const { first, second, fresh } = await page.evaluate(async (prompt) => {
     const { session, whipsnake } = window;
     const options = { greedy: true, maxTokens: 12, ignoreEnd: true };
