@@ -1,6 +1,7 @@
 //! What the host promises, on the device, where there is one: nothing stays behind, what does not fit is named.
 
 use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use whipsnake_core::backend::{Backend, Memory, StepKey};
 use whipsnake_core::conformance::Broken;
 use whipsnake_core::ops::Scale;
@@ -9,17 +10,22 @@ use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::{Format, Plane, StoredPart, StoredWeight};
 use whipsnake_cuda::{Cuda, Options, devices};
 
-fn open() -> Option<Cuda> {
+/// Tests that look at the device's free memory run beside no other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn open() -> Option<(MutexGuard<'static, ()>, Cuda)> {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(reason) = &devices()[0].refused {
         println!("skipped: {reason}");
         return None;
     }
-    Some(Cuda::with_options(0, Options::F32).unwrap_or_else(|error| panic!("{error}")))
+    let cuda = Cuda::with_options(0, Options::F32).unwrap_or_else(|error| panic!("{error}"));
+    Some((alone, cuda))
 }
 
 #[test]
 fn a_failed_load_frees_the_device() {
-    let Some(cuda) = open() else { return };
+    let Some((_alone, cuda)) = open() else { return };
     let (rows, cols) = (16 << 10, 32 << 10);
     let bytes = (rows * cols) as u64;
     // Two experts of 512 MiB; the second breaks off half way.
@@ -53,7 +59,7 @@ fn a_failed_load_frees_the_device() {
 
 #[test]
 fn what_does_not_fit_is_named_with_what_is_missing() {
-    let Some(cuda) = open() else { return };
+    let Some((_alone, cuda)) = open() else { return };
     let want = devices()[0].memory as usize + (1 << 30);
     let error = cuda.allocate(want, Memory::Kv, "layer 3 keys").err().expect("a refusal");
     let text = error.to_string();
@@ -70,7 +76,7 @@ fn what_does_not_fit_is_named_with_what_is_missing() {
 
 #[test]
 fn a_window_wider_than_the_staging_memory_reads_back_as_written() {
-    let Some(cuda) = open() else { return };
+    let Some((_alone, cuda)) = open() else { return };
     let whole = cuda.tensor(3, 5 << 20, DType::F32, Memory::Scratch, "whole").expect("it fits");
     let window = whole.columns(4, (5 << 20) - 12);
     let bytes: Vec<u8> = (0..3 * window.cols() * 4).map(|i| (i / 3 * 7) as u8).collect();
@@ -80,7 +86,7 @@ fn a_window_wider_than_the_staging_memory_reads_back_as_written() {
 
 #[test]
 fn steps_of_ever_new_shapes_run_and_are_forgotten() {
-    let Some(cuda) = open() else { return };
+    let Some((_alone, cuda)) = open() else { return };
     let x = cuda.tensor(1, 1, DType::F32, Memory::Scratch, "x").expect("it fits");
     let (before, mut want) = (devices()[0].free, 1.0f32);
     cuda.write(&x, bytemuck::bytes_of(&want)).expect("a write");
@@ -101,7 +107,7 @@ fn steps_of_ever_new_shapes_run_and_are_forgotten() {
 
 #[test]
 fn a_read_that_is_waited_for_later_gives_the_bytes_of_then() {
-    let Some(cuda) = open() else { return };
+    let Some((_alone, cuda)) = open() else { return };
     let x = cuda.tensor(1, 3, DType::F32, Memory::Scratch, "x").expect("it fits");
     let values = [[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]];
     let mut coming = Vec::new();

@@ -48,8 +48,8 @@ struct GoldenFile {
 pub enum Closeness {
     /// Every logit within this of the golden one, and the same greedy tokens.
     Absolute(f32),
-    /// Each row within this relative L2 distance, and the same argmax wherever the two best golden logits differ by
-    /// more than the row's error.
+    /// All rows of a prompt together within this relative L2 distance, each within twice as much, and the same argmax
+    /// wherever the two best golden logits differ by more than the row's error.
     RelativeL2(f32),
 }
 
@@ -134,7 +134,20 @@ impl Golden {
                 return;
             }
         }
+        if let Closeness::RelativeL2(bound) = closeness {
+            let fault = distance_fault(&rows[first..].concat(), &prompt.logits.concat(), bound);
+            faults.extend(fault.map(|fault| format!("{}, {law}: all rows: {fault}", prompt.name)));
+        }
     }
+}
+
+/// What is wrong with the relative L2 distance of some logits, if anything.
+fn distance_fault(got: &[f32], want: &[f32], bound: f32) -> Option<String> {
+    let length = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
+    let error = length(&mut got.iter().zip(want).map(|(g, w)| g - w));
+    let distance = error / length(&mut want.iter().copied());
+    (distance.is_nan() || distance > bound)
+        .then(|| format!("relative L2 {distance:e}, want at most {bound:e}"))
 }
 
 /// What is wrong with one row of logits, if anything.
@@ -147,12 +160,8 @@ fn row_fault(got: &[f32], want: &[f32], closeness: Closeness) -> Option<String> 
         Closeness::Absolute(bound) => (largest > bound)
             .then(|| format!("largest difference {largest:e}, want at most {bound:e}")),
         Closeness::RelativeL2(bound) => {
-            let square =
-                |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
-            let error = square(&mut got.iter().zip(want).map(|(g, w)| g - w))
-                / square(&mut want.iter().copied());
-            if error > bound {
-                return Some(format!("relative L2 {error:e}, want at most {bound:e}"));
+            if let Some(fault) = distance_fault(got, want, 2.0 * bound) {
+                return Some(fault);
             }
             let [best, chosen] = [want, got].map(|row| to_usize(likeliest(row)));
             (best != chosen && want[best] - want[chosen] > 2.0 * largest)

@@ -178,8 +178,9 @@ impl Case for NormProductsCase {
         let mut products = Vec::new();
         for (i, weight) in weights.iter().enumerate() {
             let name = format!("out {i}");
-            // Router logits and the like are f32 whatever the rest is.
-            let kind = if weight.format == Format::F32 { DType::F32 } else { dtype };
+            // Router logits and the like are f32 whatever the rest is; a convolution takes what the rest is.
+            let wide = weight.format == Format::F32 && self.conv.is_none();
+            let kind = if wide { DType::F32 } else { dtype };
             let out = rig.output(&name, rows, weight.rows, kind, tolerance)?;
             let through = i % 2 == 1 && !self.plain;
             let raw = if through {
