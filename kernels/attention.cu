@@ -158,36 +158,37 @@ __device__ inline void decode(const Heads& p) {
     }
 }
 
-constexpr u32 MAX_PARTS = 512;
+constexpr u32 MAX_PARTS = 512;  // a thread each
 
-extern "C" __global__ void attention_combine(Heads p) {
+extern "C" __global__ void __launch_bounds__(MAX_PARTS) attention_combine(Heads p) {
     release_next();
     await_previous();
-    __shared__ float factors[MAX_PARTS], scratch[32];
-    u32 row = blockIdx.x, head = blockIdx.y, d = p.head_dim;
+    __shared__ float factors[MAX_PARTS], sums[MAX_PARTS], scratch[32];
+    u32 row = blockIdx.x, head = blockIdx.y, d = p.head_dim, mine = threadIdx.x;
     if (p.places[row].slot == PADDING) return;
     const float* from = p.partial + (u64(row) * p.heads + head) * p.parts * (d + 2);
-    float most = -INFINITE, total = 0.0f;
-    for (u32 part = threadIdx.x; part < p.parts; part += blockDim.x) {
-        factors[part] = from[part * (d + 2) + d];
-        most = fmaxf(most, factors[part]);
-    }
-    for (int lanes = 16; lanes > 0; lanes /= 2) most = fmaxf(most, __shfl_xor_sync(ALL, most, lanes));
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = most;
+    float most = -INFINITE, weight = 0.0f;
+    if (mine < p.parts) most = from[mine * (d + 2) + d], weight = from[mine * (d + 2) + d + 1];
+    float largest = most;
+    for (int lanes = 16; lanes > 0; lanes /= 2) largest = fmaxf(largest, __shfl_xor_sync(ALL, largest, lanes));
+    if (mine % 32 == 0) scratch[mine / 32] = largest;
     __syncthreads();
-    for (u32 warp = 0; warp < blockDim.x / 32; warp++) most = fmaxf(most, scratch[warp]);
+    for (u32 warp = 0; warp < MAX_PARTS / 32; warp++) largest = fmaxf(largest, scratch[warp]);
     __syncthreads();
-    for (u32 part = threadIdx.x; part < p.parts; part += blockDim.x) {
-        factors[part] = factors[part] == -INFINITE ? 0.0f : expf(factors[part] - most);
-        total += factors[part] * from[part * (d + 2) + d + 1];
-    }
-    total = block_sum(total, scratch);
-    for (u32 dim = threadIdx.x; dim < d; dim += blockDim.x) {
-        float sum = 0.0f;
+    factors[mine] = most == -INFINITE ? 0.0f : expf(most - largest);
+    float total = block_sum(factors[mine] * weight, scratch);
+    // Parts are dealt over as many threads a dim as there are.
+    u32 width = d <= 64 ? 64 : 128, dim = mine % width;
+    float sum = 0.0f;
+    if (dim < d) {
 #pragma unroll 8
-        for (u32 part = 0; part < p.parts; part++) sum += factors[part] * from[part * (d + 2) + dim];
-        store(p.out, row, head * d + dim, sum / total);
+        for (u32 part = mine / width; part < p.parts; part += MAX_PARTS / width) sum += factors[part] * from[part * (d + 2) + dim];
     }
+    sums[mine] = sum;
+    __syncthreads();
+    if (mine >= d) return;
+    for (u32 at = mine + width; at < MAX_PARTS; at += width) sum += sums[at];
+    store(p.out, row, head * d + mine, sum / total);
 }
 
 extern "C" __global__ void __launch_bounds__(128) attention_decode_1(Heads p) { decode<1>(p); }

@@ -47,7 +47,10 @@ const WIDE_PAIRS: usize = 128;
 /// Positions that a block visits in one turn.
 const POSITIONS: usize = 64;
 
-/// Most parts of one row's positions: `MAX_PARTS` of the kernel.
+/// Blocks of the form for few rows that a multiprocessor holds.
+const BLOCKS: usize = 2;
+
+/// Most parts of one row's positions, and threads of a block that joins them: `MAX_PARTS` of the kernel.
 const MAX_PARTS: usize = 512;
 
 /// Segments up to this long are taken row by row, in parts of their positions.
@@ -130,7 +133,8 @@ fn decode(cuda: &Cuda, op: &Attention<Cuda>, mut heads: Heads, blocks: usize) ->
     let rows = op.q.rows();
     let products = op.kv_heads() * (op.heads() / op.kv_heads()).div_ceil(PRODUCT_ROWS);
     let most = op.segments.shape.context.div_ceil(POSITIONS).max(1);
-    let parts = cuda.multiprocessors().div_ceil(rows * products).clamp(1, most.min(MAX_PARTS));
+    let blocks_at_once = BLOCKS * cuda.multiprocessors();
+    let parts = (blocks_at_once / (rows * products)).clamp(1, most.min(MAX_PARTS));
     heads.parts = narrow(parts);
     heads.partial = cuda.workspace(rows * op.heads() * parts * (op.head_dim + 2) * 4)?;
     // A warp's sums of 16 heads, for each of four warps.
@@ -142,7 +146,7 @@ fn decode(cuda: &Cuda, op: &Attention<Cuda>, mut heads: Heads, blocks: usize) ->
     cuda.launch_early(
         "attention",
         "attention_combine",
-        Shape { grid, threads: THREADS, shared: 0 },
+        Shape { grid, threads: narrow(MAX_PARTS), shared: 0 },
         &mut one(heads),
     )
 }
