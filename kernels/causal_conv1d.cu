@@ -5,12 +5,11 @@
 // state [slots * channels, W - 1] f32 (raw inputs, oldest first), table [segments], places [rows]. f32 sums.
 //
 // causal_conv1d_short: one thread takes one channel of one segment, window in registers, and shifts the state.
-// causal_conv1d_long: one thread takes one channel of ROWS rows, whichever segments they belong to; it only reads the
-// state, which causal_conv1d_state shifts afterwards.
+// causal_conv1d_long: one thread takes one channel, or with bf16 a pair of them, of `run` rows, whichever segments they belong
+// to; it only reads the state, which causal_conv1d_state shifts afterwards.
 // W is 4 or 8, the room for a width of as many taps or fewer: a window's last `width - 1` places are used.
 #include "common.cuh"
 
-constexpr int ROWS = 32;  // rows of a thread in the long form
 constexpr int AHEAD = 8;  // inputs loaded before the first is used
 
 // Twin of `Conv` in causal_conv1d.rs.
@@ -18,7 +17,7 @@ struct Conv {
     Window x;
     const float* weight;
     const float* bias;
-    u32 function, width, rows, unused;
+    u32 function, width, rows, run;
     Window state;
     const Segment* table;
     const RowPlace* places;
@@ -49,7 +48,8 @@ template <class A, int W>
 struct Taps {
     float weight[W], bias;
 
-    __device__ inline Taps(const Conv& p, u32 c) : bias(p.bias ? p.bias[c] : 0.0f) {
+    __device__ inline void read(const Conv& p, u32 c) {
+        bias = p.bias ? p.bias[c] : 0.0f;
 #pragma unroll
         for (int j = 0; j < W; j++) {
             int tap = j - (W - int(p.width));
@@ -57,8 +57,8 @@ struct Taps {
         }
     }
 
-    // Meets one input with the window and moves it on.
-    __device__ inline void step(const Conv& p, float* window, float current, u32 row, u32 c) const {
+    // The output of one input that meets the window, which moves on.
+    __device__ inline float step(const Conv& p, float* window, float current) const {
         float sum = bias + weight[W - 1] * current;
 #pragma unroll
         for (int j = 0; j < W - 1; j++) {
@@ -67,10 +67,20 @@ struct Taps {
 #pragma unroll
         for (int j = 0; j < W - 2; j++) window[j] = window[j + 1];
         window[W - 2] = current;
-        narrow(reinterpret_cast<A*>(p.out.data)[row * p.out.stride + c],
-               p.function == SILU ? silu(sum) : apply_rare(p.function, sum));
+        if (p.function != SILU) return apply_rare(p.function, sum);
+        return sizeof(A) == 2 ? quick_silu(sum) : silu(sum);
     }
 };
+
+// N neighbouring channels of a row.
+template <class A, int N>
+struct alignas(N * sizeof(A)) Channels {
+    A value[N];
+};
+template <class A, int N>
+__device__ inline Channels<A, N>& channels(const Window& w, u32 row, u32 c) {
+    return *reinterpret_cast<Channels<A, N>*>(reinterpret_cast<A*>(w.data) + row * w.stride + c);
+}
 
 template <int W>
 __device__ inline void store_state(const Conv& p, const float* window, u32 c, u32 slot) {
@@ -90,35 +100,46 @@ __device__ inline void short_form(const Conv& p) {
     u32 c = blockIdx.x * blockDim.x + threadIdx.x;
     if (s.len == 0 || c >= p.x.cols) return;
     float window[W - 1];
-    Taps<A, W> taps(p, c);
+    Taps<A, W> taps;
+    taps.read(p, c);
     fill_window<A, W>(window, p, c, s.slot, s.position == 0, s.first_row, 0);
-    for (u32 row = s.first_row; row < s.first_row + s.len; row++) taps.step(p, window, input<A>(p, row, c), row, c);
+    for (u32 row = s.first_row; row < s.first_row + s.len; row++) {
+        narrow(channels<A, 1>(p.out, row, c).value[0], taps.step(p, window, input<A>(p, row, c)));
+    }
     store_state<W>(p, window, c, s.slot);
 }
 
-template <class A, int W>
+template <class A, int W, int N>
 __device__ inline void long_form(const Conv& p) {
     release_next();
-    await_previous();
-    u32 c = blockIdx.x * blockDim.x + threadIdx.x;
+    u32 c = (blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (c >= p.x.cols) return;
-    float window[W - 1];
-    Taps<A, W> taps(p, c);
-    u32 begin = blockIdx.y * ROWS, end = min(begin + ROWS, p.rows);
-    for (u32 row = begin; row < end; row += AHEAD) {
-        float ahead[AHEAD];
+    float window[N][W - 1];
+    Taps<A, W> taps[N];
 #pragma unroll
-        for (int i = 0; i < AHEAD; i++) ahead[i] = row + i < end ? input<A>(p, row + i, c) : 0.0f;
+    for (int n = 0; n < N; n++) taps[n].read(p, c + n);
+    await_previous();
+    u32 begin = blockIdx.y * p.run, end = min(begin + p.run, p.rows);
+    for (u32 row = begin; row < end; row += AHEAD) {
+        Channels<A, N> ahead[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) ahead[i] = channels<A, N>(p.x, min(row + i, end - 1), c);
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             if (row + i >= end) break;
             RowPlace place = p.places[row + i];
             if (place.slot == PADDING) continue;
-            if (place.index == 0 || row + i == begin) {
-                fill_window<A, W>(window, p, c, place.slot, place.position == place.index, row + i - place.index,
-                                  place.index);
+            bool fill = place.index == 0 || row + i == begin;
+            Channels<A, N> out;
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                if (fill) {
+                    fill_window<A, W>(window[n], p, c + n, place.slot, place.position == place.index, row + i - place.index,
+                                      place.index);
+                }
+                narrow(out.value[n], taps[n].step(p, window[n], widen(ahead[i].value[n])));
             }
-            taps.step(p, window, ahead[i], row + i, c);
+            channels<A, N>(p.out, row + i, c) = out;
         }
     }
 }
@@ -135,17 +156,15 @@ __device__ inline void shift_state(const Conv& p) {
     store_state<W>(p, window, c, s.slot);
 }
 
-#define FORMS(NAME, A, W)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(128) causal_conv1d_short_##NAME##_##W(Conv p) {               \
-        short_form<A, W>(p);                                                                                   \
-    }                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128) causal_conv1d_long_##NAME##_##W(Conv p) {                \
-        long_form<A, W>(p);                                                                                    \
-    }                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128) causal_conv1d_state_##NAME##_##W(Conv p) {               \
-        shift_state<A, W>(p);                                                                                  \
-    }
+#define FORM(NAME, BODY) \
+    extern "C" __global__ void __launch_bounds__(128) causal_conv1d_##NAME(const __grid_constant__ Conv p) { BODY(p); }
+#define FORMS(NAME, A, W)                           \
+    FORM(short_##NAME##_##W, (short_form<A, W>))    \
+    FORM(long_##NAME##_##W##_1, (long_form<A, W, 1>)) \
+    FORM(state_##NAME##_##W, (shift_state<A, W>))
 FORMS(f32, float, 4)
 FORMS(f32, float, 8)
 FORMS(bf16, u16, 4)
 FORMS(bf16, u16, 8)
+FORM(long_bf16_4_2, (long_form<u16, 4, 2>))
+FORM(long_bf16_8_2, (long_form<u16, 8, 2>))

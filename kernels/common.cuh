@@ -172,6 +172,7 @@ __device__ inline float weight_at(const Bank& w, u32 expert, u32 row, u32 col) {
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float silu(float x) { return x * sigmoid(x); }
+__device__ inline float quick_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }  // to be rounded to bf16
 // Linear above 20, where the two agree in f32 and the exponential would overflow.
 __device__ inline float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
@@ -187,7 +188,6 @@ __device__ inline float apply(u32 function, float x) {
 __device__ __noinline__ float apply_rare(u32 function, float x) { return apply(function, x); }
 
 // ---- reductions
-
 
 __device__ inline float warp_sum(float v) {
     for (int lanes = 16; lanes > 0; lanes /= 2) v += __shfl_xor_sync(ALL, v, lanes);

@@ -15,6 +15,3 @@ struct GatedProduct {
     Window out;
     u32 groups, splits;
 };
-
-// The result is rounded to bf16.
-__device__ inline float quick_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
