@@ -63,11 +63,6 @@ struct Barriers {
 
 // ---- the arithmetic of a unit
 
-// An E4M3 block scale times 2^118 in both halves; its sign is with the codes.
-__device__ inline u32 scale_pair(u32 byte) {
-    return multiply(multiply(byte * 0x00100010u, 0x7f007f00u), 0x77007700u);
-}
-
 // Codes of 8 columns as 4 registers of two columns, smaller by 2^8. A product puts a code's sign and its magnitude where
 // bf16 has them at once: fewer instructions than shifting each.
 __device__ inline void unpack(u32 word, u32 scale, u32* out) {

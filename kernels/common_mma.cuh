@@ -30,6 +30,11 @@ __device__ inline u32 block_scale(u8 byte) {
     return f32_bf16x2(v, v);
 }
 
+// The same of one whose sign is with the codes, by fewer instructions.
+__device__ inline u32 scale_pair(u32 byte) {
+    return multiply(multiply(byte * 0x00100010u, 0x7f007f00u), 0x77007700u);
+}
+
 // Columns 0..7 of one word (NVFP4), or of 2 (FP8) or 4 (BF16) words, as 4 registers of two columns.
 template <int FORMAT>
 __device__ inline void dequantise(const u32* words, u32 scale, u32* out) {

@@ -10,17 +10,6 @@
 #include "common_fours.cuh"
 #include "common_wgmma.cuh"
 
-// Two E4M3 block scales as `block_scale` makes them.
-__device__ inline void block_scales(u16 bytes, u32* out) {
-    u32 halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(bytes));
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float v = f16_f32(u16(halves >> (16 * i))) * 0x1p118f;
-        out[i] = f32_bf16x2(v, v);
-    }
-}
-
 // ---- the tile
 
 constexpr u32 WIDE_THREADS = 256;
@@ -65,12 +54,10 @@ struct Wide {
         auto scales_at = [&](u32 step) { return converts && step < steps ? scales[step * height] : 0; };
         auto convert = [&](u32 four, u32 step) {
             if (!converts) return;
-            u32 low[2], high[2];
-            block_scales(u16(four), low);
-            block_scales(u16(four >> 16), high);
-            asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(factors + (step % 2 * OUTPUTS + threadIdx.x) * 16),
-                         "r"(low[0]), "r"(low[1]), "r"(high[0]), "r"(high[1])
-                         : "memory");
+            u32 pairs[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) pairs[i] = scale_pair(__byte_perm(four, 0, 0x4440 + i));
+            store_shared(factors + (step % 2 * OUTPUTS + threadIdx.x) * 16, pairs);
         };
         for (int stage = 0; stage < STAGES - 2; stage++) {
             if (stage < steps) fetch();
@@ -78,7 +65,9 @@ struct Wide {
         }
         convert(scales_at(0), 0);
         u32 next = scales_at(1), after = scales_at(2);
-        u32 out = warp * 16 + lane / 4, shift = 12 - 4 * (lane % 4);
+        u32 out = warp * 16 + lane / 4, shift = 1u << (12 - 4 * (lane % 4));
+        // As a product: shifts share a unit with what follows them.
+        asm volatile("" : "+r"(shift));
         u32 a[4][4], stage = memory;
         for (u32 step = 0; step < steps; step++) {
             copy_wait<STAGES - 3>();
@@ -117,7 +106,7 @@ struct Wide {
                 wgmma_wait<3>();
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    u32 v = codes[i % 2][2 * q + i / 2] << shift;
+                    u32 v = codes[i % 2][2 * q + i / 2] * shift;
                     a[k][i] = multiply((v & 0x80008000u) | (v >> 6 & 0x01c001c0u), factors[i % 2][k]);
                 }
                 wgmma_fence();
