@@ -9,7 +9,7 @@
 // state [slots * channels, width - 1], one row a sequence. Rows of no sequence move nothing.
 #pragma once
 #include "common_conv.cuh"
-#include "common_vec.cuh"
+#include "common_lines.cuh"
 
 // Twins of `Product` and `NormProducts` in norm_products.rs.
 struct Product {
@@ -84,7 +84,7 @@ struct Stage {
 
     // Windows and taps of the block's channels, one thread each.
     __device__ inline void prefetch_windows() const {
-        u32 wide = VEC_WARPS / groups.splits * 8;
+        u32 wide = groups.outputs();
         for (u32 i = threadIdx.x; groups.first + i / wide * groups.stride < groups.end; i += VEC_THREADS) {
             u32 channel = (groups.first + i / wide * groups.stride) * wide + i % wide - p.conv.first;
             if (channel >= p.conv.channels) continue;
@@ -115,11 +115,11 @@ struct Stage {
     }
 };
 
-template <int NT>
+// LINES: weights of BF16 and F32 only, up to 4 rows.
+template <int NT, bool LINES>
 __device__ inline void products(const NormProducts& p) {
     extern __shared__ uint4 memory[];
-    __shared__ alignas(16) char ring[VEC_RING];
-    __shared__ float partial[2 * VEC_WARPS * NT * 32], scratch[32];
+    __shared__ float scratch[32];
     release_next();
     u32 block = blockIdx.x, index = 0;
     while (block >= p.products[index].blocks) block -= p.products[index++].blocks;
@@ -133,12 +133,18 @@ __device__ inline void products(const NormProducts& p) {
         u32 channel = output - p.conv.first;
         if (index == 0 && channel < p.conv.channels) convolve(p.conv, channel, row, bf16_f32(f32_bf16(v)));
     };
-    if (q.w.format == W_F32) product_f32<NT>(q.w, groups, p.rows, memory, stage, put);
-    else product_any<NT>(q.w, 0, groups, p.rows, memory, ring, partial, stage, put);
+    if (q.w.format == W_F32) return product_lines<W_F32, NT>(q.w, 0, groups, p.rows, memory, stage, put);
+    if constexpr (LINES) {
+        product_lines<W_BF16, NT>(q.w, 0, groups, p.rows, memory, stage, put);
+    } else {
+        __shared__ alignas(16) char ring[VEC_RING];
+        __shared__ float partial[2 * VEC_WARPS * NT * 32];
+        product_any<NT>(q.w, 0, groups, p.rows, memory, ring, partial, stage, put);
+    }
 }
 
 // A file a form: the compiler takes seconds for each.
 #define FORM(NT, BLOCKS)                                                                                             \
     extern "C" __global__ void __launch_bounds__(256, BLOCKS) norm_products_##NT(const __grid_constant__ NormProducts p) { \
-        products<NT>(p);                                                                                             \
+        products<NT, false>(p);                                                                                             \
     }

@@ -161,9 +161,12 @@ __device__ inline void stage_rows(uint4* staging, u32 count, u32 cols, ROW row) 
 
 // ---- blocks
 
-// What a block works through: tile groups `first, first + stride, ..` below `end`, each of VEC_WARPS / splits tiles.
+// What a block works through: groups `first, first + stride, ..` below `end`, each of VEC_WARPS / splits tiles; without
+// splits (0), of an output a warp (`product_lines`).
 struct Groups {
     u32 first, stride, end, splits;
+
+    __device__ inline u32 outputs() const { return splits ? VEC_WARPS / splits * 8 : VEC_WARPS; }
 };
 
 // Joins the sums of a group's splits and hands them to `put(output, row, value)`; rows are below 4 * NT. `partial` is not
@@ -235,53 +238,6 @@ __device__ inline void product_of(const Bank& w, u32 expert, const Groups& group
     }
     copy_wait<0>();
     __syncthreads();
-}
-
-// The same for an f32 weight on the plain units: a warp takes one output, so a group is VEC_WARPS outputs.
-template <int NT, class STAGER, class PUT>
-__device__ inline void product_f32(const Bank& w, const Groups& groups, u32 count, uint4* staging, const STAGER& stager, PUT put) {
-    constexpr int AHEAD = 4;
-    u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, pitch = row_pieces<W_BF16>(w.cols);
-    const float* data = reinterpret_cast<const float*>(w.data);
-    uint4 early[AHEAD];
-    auto load = [&](u32 output, u32 first) {
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            u32 col = first + (i * 32 + lane) * 4;
-            early[i] = col < w.cols ? load_once(data + u64(min(output, w.rows - 1)) * w.cols + col) : make_uint4(0, 0, 0, 0);
-        }
-    };
-    load(groups.first * VEC_WARPS + warp, 0);
-    stager.template fill<W_BF16>(staging);
-    __syncthreads();
-    for (u32 group = groups.first; group < groups.end; group += groups.stride) {
-        u32 output = group * VEC_WARPS + warp;
-        if (group != groups.first) load(output, 0);
-        float sums[4 * NT] = {};
-        for (u32 first = 0; first < w.cols; first += AHEAD * 128) {
-            if (first > 0) load(output, first);
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                u32 col = first + (i * 32 + lane) * 4;
-                if (col >= w.cols) break;
-#pragma unroll
-                for (int r = 0; r < 4 * NT; r++) {
-                    if (r >= count) break;
-                    uint2 x = reinterpret_cast<const uint2*>(staging + r * pitch + col / 8)[col / 4 % 2];
-                    sums[r] += bits_f32(early[i].x) * bits_f32(x.x << 16) + bits_f32(early[i].y) * bits_f32(x.x & 0xffff0000u);
-                    sums[r] += bits_f32(early[i].z) * bits_f32(x.y << 16) + bits_f32(early[i].w) * bits_f32(x.y & 0xffff0000u);
-                }
-            }
-        }
-        // A lane a row, so that `put` stands here once.
-        float mine = 0.0f;
-#pragma unroll
-        for (int r = 0; r < 4 * NT; r++) {
-            float sum = warp_sum(sums[r]);
-            if (lane == r) mine = sum;
-        }
-        if (lane < count && output < w.rows) put(output, lane, mine);
-    }
 }
 
 // Either, by the weight's format.

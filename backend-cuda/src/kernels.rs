@@ -11,7 +11,7 @@ use std::rc::Rc;
 use whipsnake_core::error::{Error, Result};
 
 /// The helpers that kernels include; NVRTC gets one text.
-const HELPERS: [(&str, &str); 28] = [
+const HELPERS: [(&str, &str); 29] = [
     ("common.cuh", include_str!("../../kernels/common.cuh")),
     ("common_attention.cuh", include_str!("../../kernels/common_attention.cuh")),
     ("common_conv.cuh", include_str!("../../kernels/common_conv.cuh")),
@@ -20,6 +20,7 @@ const HELPERS: [(&str, &str); 28] = [
     ("common_fours.cuh", include_str!("../../kernels/common_fours.cuh")),
     ("common_gated.cuh", include_str!("../../kernels/common_gated.cuh")),
     ("common_linear.cuh", include_str!("../../kernels/common_linear.cuh")),
+    ("common_lines.cuh", include_str!("../../kernels/common_lines.cuh")),
     ("common_mma.cuh", include_str!("../../kernels/common_mma.cuh")),
     ("common_moe.cuh", include_str!("../../kernels/common_moe.cuh")),
     ("common_norm_products.cuh", include_str!("../../kernels/common_norm_products.cuh")),
@@ -83,6 +84,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "moe_up",
     "norm_products",
     "norm_products_eight",
+    "norm_products_lines",
     "norm_products_nvfp4",
     "norm_products_sixteen",
     "common_program",

@@ -24,6 +24,9 @@ const FIXED: u32 = 6 << 10;
 /// Bytes of BF16 weights that are read as fast in a launch of their own.
 const LARGE: u64 = 16 << 20;
 
+/// Bytes of BF16 weights that always are read faster in a launch of their own: a head.
+const HUGE: u64 = 256 << 20;
+
 /// Phases before its own from which a phase's weights may be copied: they are known no earlier (`SLOTS`).
 const MOST_LEAD: usize = 2;
 
@@ -63,9 +66,9 @@ impl Program {
     }
 
     /// Whether a phase of so many bytes of BF16 weights gains by it. Large ones come from memory as fast in launches of their
-    /// own, and then only join where there are others.
+    /// own, and then only join where there are others; the largest never do.
     pub fn gains(&self, bytes: u64) -> bool {
-        self.integers || bytes <= LARGE
+        bytes <= LARGE || (self.integers && bytes <= HUGE)
     }
 
     /// The phases with what only their places among each other tell.
@@ -226,6 +229,7 @@ mod tests {
         assert!(!program.gains(LARGE + 1), "those were F32");
         let nvfp4 = Products { format: 3, ..Products::zeroed() };
         program.push(Phase::products(true, nvfp4));
-        assert!(program.gains(LARGE + 1));
+        assert!(program.gains(LARGE + 1) && program.gains(HUGE));
+        assert!(!program.gains(HUGE + 1), "such a weight never gains");
     }
 }

@@ -3,6 +3,7 @@
 use super::matmul::tensor_core;
 use crate::cuda::Cuda;
 use crate::driver::Shape;
+use crate::switches::on;
 use crate::view::narrow;
 use crate::weight::STRIPE;
 use whipsnake_core::tensor::Tensor;
@@ -23,15 +24,21 @@ pub(super) const TILE: usize = 8;
 /// Most rows of one pass over the weight.
 const MOST_ROWS: usize = 16;
 
+/// Most rows of the form that streams lines of one output after the other: `product_lines`.
+pub(super) const LINE_ROWS: usize = 4;
+
+/// Outputs of a warp from which on that form is faster: with fewer, every block stages rows for little.
+const LINE_OUTPUTS: usize = 2;
+
 /// Staged rows fit the shared memory of every device that the kernels are compiled for.
 const MOST_SHARED: usize = 90 << 10;
 
 /// One product's deal.
 #[derive(Clone, Copy)]
 pub(super) struct Deal {
-    /// Warps that share a tile's columns.
+    /// Warps that share a tile's columns; 0 where a warp streams one output.
     pub splits: u32,
-    /// Groups of `WARPS / splits` tiles.
+    /// Groups of `WARPS / splits` tiles, or of `WARPS` outputs.
     pub groups: u32,
     /// Bytes of the staged rows.
     pub shared: u32,
@@ -48,11 +55,8 @@ impl Deal {
         columns: usize,
     ) -> Option<Self> {
         let (steps, count) = (inputs.div_ceil(8 * columns), outputs.div_ceil(TILE));
-        let shared = rows * steps * 16 * columns;
-        if rows > MOST_ROWS || shared > MOST_SHARED {
-            return None;
-        }
-        let resident = resident(cuda, rows, narrow(shared));
+        let shared = staged(rows, inputs, columns)?;
+        let resident = resident(cuda, rows, shared);
         // Tiles are shared out as leaves fewest blocks idle in the last turn, but so that every warp has some steps.
         let turns = |splits: usize| {
             let groups = count.div_ceil(WARPS / splits);
@@ -61,7 +65,14 @@ impl Deal {
         let wanted = if turns(WARPS) < turns(WARPS / 2) { WARPS } else { WARPS / 2 };
         let splits = wanted.min((steps + 1).next_power_of_two() / 2).max(1);
         let groups = narrow(count.div_ceil(WARPS / splits));
-        Some(Self { splits: narrow(splits), groups, shared: narrow(shared), resident })
+        Some(Self { splits: narrow(splits), groups, shared, resident })
+    }
+
+    /// A product whose warps take an output each.
+    pub fn lines(cuda: &Cuda, rows: usize, [outputs, inputs]: [usize; 2]) -> Option<Self> {
+        let shared = staged(rows, inputs, 8)?;
+        let resident = resident(cuda, rows, shared);
+        Some(Self { splits: 0, groups: narrow(outputs.div_ceil(WARPS)), shared, resident })
     }
 
     /// Blocks for the groups: no more than the device holds at once, which then walk on.
@@ -72,6 +83,19 @@ impl Deal {
     pub fn shape(&self) -> Shape {
         Shape { grid: [self.blocks(), 1, 1], threads: THREADS, shared: self.shared }
     }
+}
+
+/// Whether warps take an output each: of BF16 weights with many outputs, for a few rows.
+pub(super) fn streams(cuda: &Cuda, rows: usize, weight: &Weight<Cuda>) -> bool {
+    let warps = WARPS * resident(cuda, rows, 0) as usize;
+    let many = weight.rows >= LINE_OUTPUTS * warps;
+    weight.format == Format::BF16 && many && rows <= LINE_ROWS && on("product_lines")
+}
+
+/// Bytes of the staged rows, where they are few and short enough.
+fn staged(rows: usize, inputs: usize, columns: usize) -> Option<u32> {
+    let bytes = rows * inputs.div_ceil(8 * columns) * 16 * columns;
+    (rows <= MOST_ROWS && bytes <= MOST_SHARED).then(|| narrow(bytes))
 }
 
 /// Threads of a block.

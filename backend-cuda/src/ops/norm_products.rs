@@ -1,6 +1,6 @@
 //! A norm with the products and the convolution that wait for it, as one launch for few rows.
 
-use super::common_vec::{Deal, THREADS, WARPS, deal, resident, tiles};
+use super::common_vec::{Deal, LINE_ROWS, THREADS, deal, resident, stored_columns, streams, tiles};
 use super::matmul_few::{self, matmul_few};
 use super::norm_products_nvfp4::norm_products_nvfp4;
 use super::{common_phases, function, one};
@@ -61,15 +61,16 @@ struct Arguments {
     products: [ProductArg; MOST],
 }
 
-/// A product's part of the launch and its staged bytes, where the kernel takes it.
-fn argument(cuda: &Cuda, product: &Product<'_, Cuda>) -> Option<(ProductArg, u32)> {
+/// A product's part of the launch and its staged bytes, where the kernel takes it; `lines` says that all products stream.
+fn argument(cuda: &Cuda, product: &Product<'_, Cuda>, lines: bool) -> Option<(ProductArg, u32)> {
     let Matmul { x, weight, bias, store, .. } = &product.matmul;
+    let shape = [weight.rows, weight.cols];
     let deal = match weight.format {
-        Format::F32 if weight.cols.is_multiple_of(4) => Deal {
-            splits: 1,
-            groups: narrow(weight.rows.div_ceil(WARPS)),
-            ..Deal::new(cuda, x.rows(), [weight.rows, weight.cols], 8)?
-        },
+        Format::F32 if weight.cols.is_multiple_of(4) => Deal::lines(cuda, x.rows(), shape)?,
+        Format::BF16 if lines => {
+            stored_columns(cuda, x, weight)?;
+            Deal::lines(cuda, x.rows(), shape)?
+        }
         _ => deal(cuda, x, weight)?,
     };
     let (out, activation) = target(product);
@@ -116,7 +117,11 @@ pub(crate) fn norm_products(
     let norm = &op.norm;
     let rows = norm.x.rows();
     let fits = takes(op, 8);
-    let list: Option<Vec<_>> = op.products.iter().map(|product| argument(cuda, product)).collect();
+    let lines = op.products.iter().map(|product| product.matmul.weight).all(|weight| {
+        streams(cuda, rows, weight) || (weight.format == Format::F32 && rows <= LINE_ROWS)
+    });
+    let list: Option<Vec<_>> =
+        op.products.iter().map(|product| argument(cuda, product, lines)).collect();
     let (Some(list), true) = (list, fits) else { return Ok(false) };
     let fused_conv = op.conv.as_ref().and_then(|op_conv| conv(op_conv, &op.products[0].matmul));
     let here = rows <= NORMED_HERE;
@@ -141,12 +146,13 @@ pub(crate) fn norm_products(
     let blocks = products.iter().map(|product| product.blocks).sum();
     let shape = Shape { grid: [blocks, 1, 1], threads: THREADS, shared };
     let tiles = tiles(rows);
-    let file = match tiles {
-        1 => "norm_products",
-        2 => "norm_products_eight",
-        _ => "norm_products_sixteen",
+    let (file, name) = match tiles {
+        1 if lines => ("norm_products_lines", "norm_products_lines"),
+        1 => ("norm_products", "norm_products_1"),
+        2 => ("norm_products_eight", "norm_products_2"),
+        _ => ("norm_products_sixteen", "norm_products_4"),
     };
-    cuda.launch_early(file, &format!("norm_products_{tiles}"), shape, &mut one(arguments))?;
+    cuda.launch_early(file, name, shape, &mut one(arguments))?;
     rest(step, op, fused_conv)
 }
 

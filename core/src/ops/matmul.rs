@@ -121,35 +121,48 @@ pub(super) struct MatmulCase {
     fill: Fill,
 }
 
+/// Rows, outputs and inputs: multiples of 16, as NVFP4 wants, but mostly of nothing larger; the last has so many outputs that
+/// every part of a large device has several.
+const SHAPES: [[usize; 3]; 24] = [
+    [1, 1, 16],
+    [1, 15, 32],
+    [2, 16, 48],
+    [3, 17, 64],
+    [4, 31, 80],
+    [7, 63, 128],
+    [8, 64, 144],
+    [9, 65, 240],
+    [15, 127, 256],
+    [16, 128, 272],
+    [17, 129, 112],
+    [31, 33, 16],
+    [33, 48, 96],
+    [64, 130, 208],
+    [65, 64, 64],
+    [129, 40, 48],
+    [300, 24, 32],
+    [200, 132, 192],
+    [520, 48, 64],
+    [1030, 20, 128],
+    [1, 96, 2688],
+    [9, 40, 1856],
+    [1, 513, 256],
+    [1, 8500, 64],
+];
+
+/// The same for formats that take any number of inputs.
+const ODD: [[usize; 3]; 7] = [
+    [1, 5, 1],
+    [2, 3, 7],
+    [3, 17, 33],
+    [6, 65, 127],
+    [40, 64, 129],
+    [1, 40, 1001],
+    [3, 12_801, 72],
+];
+
 /// Every format at tile edges in all three directions and at widths of real models; bias; accumulation; large values.
 pub(super) fn cases() -> Vec<MatmulCase> {
-    // Inputs are multiples of 16, as NVFP4 wants, but mostly of nothing larger.
-    let shapes = [
-        [1, 1, 16],
-        [1, 15, 32],
-        [2, 16, 48],
-        [3, 17, 64],
-        [4, 31, 80],
-        [7, 63, 128],
-        [8, 64, 144],
-        [9, 65, 240],
-        [15, 127, 256],
-        [16, 128, 272],
-        [17, 129, 112],
-        [31, 33, 16],
-        [33, 48, 96],
-        [64, 130, 208],
-        [65, 64, 64],
-        [129, 40, 48],
-        [300, 24, 32],
-        [200, 132, 192],
-        [520, 48, 64],
-        [1030, 20, 128],
-        [1, 96, 2688],
-        [9, 40, 1856],
-        [1, 513, 256],
-    ];
-    let odd = [[1, 5, 1], [2, 3, 7], [3, 17, 33], [6, 65, 127], [40, 64, 129], [1, 40, 1001]];
     let mut cases = Vec::new();
     for format in Format::ALL {
         let case = |shape| MatmulCase {
@@ -159,9 +172,9 @@ pub(super) fn cases() -> Vec<MatmulCase> {
             store: Store::Replace,
             fill: Fill::Normal(1.0),
         };
-        cases.extend(shapes.map(case));
+        cases.extend(SHAPES.map(case));
         if format != Format::Nvfp4 {
-            cases.extend(odd.map(case));
+            cases.extend(ODD.map(case));
         }
         // What products in narrower formats take, where they are asked for.
         if matches!(format, Format::Nvfp4 | Format::Fp8) {

@@ -131,6 +131,11 @@ pub(super) fn cases() -> Vec<NormProductsCase> {
         let products = [67, 9, 40].map(|outputs| (format, outputs)).into();
         cases.push(NormProductsCase { plain: true, ..case(1, 320, products) });
     }
+    // So many outputs that every part of a large device has several.
+    for (rows, conv) in [(1, None), (4, Some(4))] {
+        let products = vec![(Format::BF16, 8501), (Format::F32, 37)];
+        cases.push(NormProductsCase { conv, ..case(rows, 72, products) });
+    }
     for width in 2..=8 {
         let conv = Some(width);
         let products = vec![(Format::Nvfp4, 150)];
