@@ -50,6 +50,7 @@ impl Options {
     /// The choices that shape a model's buffers.
     pub const fn policy(&self) -> Policy {
         Policy {
+            step_rows: 4096,
             activations: self.activations,
             kv: self.kv,
             state: self.state,

@@ -15,6 +15,7 @@ const GROUP_EXPERTS_FROM: usize = 32;
 
 /// The choices of this back end that shape a model's buffers, the same on every device.
 pub const POLICY: Policy = Policy {
+    step_rows: 512,
     activations: DType::F32,
     kv: DType::F32,
     state: DType::F32,

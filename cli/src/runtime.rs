@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use whipsnake_core::backend::Backend;
+use whipsnake_core::backend::{Backend, Policy};
 use whipsnake_core::checkpoint::Checkpoint;
 use whipsnake_core::generation::GenerationConfig;
 use whipsnake_core::model::Dims;
@@ -91,20 +91,31 @@ pub fn entropy() -> u64 {
 /// Rows whose logits one pass of the head computes.
 pub const OUTPUTS: usize = 64;
 
-/// Most rows of one step where the user does not say.
-pub const STEP_ROWS: usize = 512;
-
 /// How much room a session gets.
-pub fn dims(checkpoint: &Checkpoint, context: Option<usize>, slots: usize, rows: usize) -> Dims {
-    let context = context.unwrap_or(checkpoint.spec().context);
-    Dims { slots, context, rows: rows.max(slots), outputs: OUTPUTS.min(rows.max(slots)) }
+#[derive(Clone, Copy)]
+pub struct Room {
+    /// Sequences that hold state at once.
+    pub slots: usize,
+    /// Longest sequence, in tokens.
+    pub context: usize,
+    /// Most rows of one step, where that is not for the back end to say.
+    pub rows: Option<usize>,
+}
+
+impl Room {
+    /// The sizes of a session on a back end of this policy.
+    pub fn dims(self, policy: &Policy) -> Dims {
+        let Self { slots, context, rows } = self;
+        let rows = rows.unwrap_or_else(|| policy.step_rows.min(context * slots)).max(slots);
+        Dims { slots, context, rows, outputs: OUTPUTS.min(rows) }
+    }
 }
 
 /// Loads a model on the back end that was asked for, or the best one that works.
 pub fn open_session(
     checkpoint: &Checkpoint,
     backend: &BackendArgs,
-    dims: Dims,
+    room: Room,
     quiet: bool,
 ) -> anyhow::Result<Box<dyn Session>> {
     let bar = progress_bar(quiet);
@@ -114,7 +125,7 @@ pub fn open_session(
         bar.set_message(step.name.to_string());
     };
     bar.set_length(checkpoint.inventory()?.read_bytes);
-    let task = Open { checkpoint, dims, progress: &progress };
+    let task = Open { checkpoint, room, progress: &progress };
     let session = select::on_backend(backend, quiet, task)?;
     bar.finish_and_clear();
     Ok(session)
@@ -123,7 +134,7 @@ pub fn open_session(
 /// Loads a checkpoint on a back end.
 struct Open<'a> {
     checkpoint: &'a Checkpoint,
-    dims: Dims,
+    room: Room,
     progress: Progress<'a>,
 }
 
@@ -131,7 +142,8 @@ impl BackendTask for Open<'_> {
     type Output = Box<dyn Session>;
 
     fn run<B: Backend>(self, backend: B) -> anyhow::Result<Self::Output> {
-        let session = DeviceSession::open(backend, self.checkpoint, self.dims, self.progress);
+        let dims = self.room.dims(&backend.policy());
+        let session = DeviceSession::open(backend, self.checkpoint, dims, self.progress);
         Ok(Box::new(pollster::block_on(session)?))
     }
 }

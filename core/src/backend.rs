@@ -75,6 +75,8 @@ pub struct Policy {
     pub matrix_scales: MatrixScales,
     /// Bytes of scratch that an opened back end holds for itself.
     pub workspace: usize,
+    /// Rows of a step that suit long prompts: enough to keep the device busy, few enough for its memory.
+    pub step_rows: usize,
 }
 
 /// Which weights have a buffer with an f32 scale for each of their matrices.

@@ -15,6 +15,7 @@ const GIB: f64 = (1u64 << 30) as f64;
 
 fn request(widen: bool) -> Request {
     let policy = Policy {
+        step_rows: 512,
         activations: DType::BF16,
         kv: DType::BF16,
         state: DType::F32,

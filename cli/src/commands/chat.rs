@@ -13,7 +13,7 @@ use crate::interrupt::Interrupt;
 use crate::output::Stats;
 use crate::repl::{self, Answer, Delta, Message};
 use crate::replies::{self, News};
-use crate::runtime::{self, Model};
+use crate::runtime::{self, Model, Room};
 
 /// Most tokens of a conversation where the user does not say: state and keys of a chat should fit any device.
 const DEFAULT_CONTEXT: usize = 16 << 10;
@@ -24,14 +24,13 @@ pub fn run(args: &ChatArgs, quiet: bool) -> anyhow::Result<()> {
     let tokenizer = model.tokenizer()?;
     let template = template(&model, &tokenizer)?;
     let sampling = model.sampling(&args.sampling, None)?;
-    let rows = args.context.prefill_chunk.unwrap_or(runtime::STEP_ROWS);
     let context =
         args.context.context.unwrap_or(DEFAULT_CONTEXT.min(model.checkpoint.spec().context));
-    let dims = runtime::dims(&model.checkpoint, Some(context), 1, rows);
-    let session = runtime::open_session(&model.checkpoint, &args.backend, dims, quiet)?;
+    let room = Room { slots: 1, context, rows: args.context.prefill_chunk };
+    let session = runtime::open_session(&model.checkpoint, &args.backend, room, quiet)?;
     let interrupt = Interrupt::on_ctrl_c()?;
     let mut chat = Chat {
-        engine: Engine::new(session, rows),
+        engine: Engine::new(session, args.context.prefill_chunk.unwrap_or(usize::MAX)),
         model,
         tokenizer,
         template,

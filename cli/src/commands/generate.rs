@@ -12,7 +12,7 @@ use crate::input;
 use crate::interrupt::Interrupt;
 use crate::output::{Event, Output, Stats, Stop, TokenLogprob, Usage, summary};
 use crate::replies::{self, News};
-use crate::runtime::{self, Model};
+use crate::runtime::{self, Model, Room};
 
 /// Most sequences of a batch that run at once.
 const MAX_SLOTS: usize = 32;
@@ -23,12 +23,11 @@ pub fn run(args: &GenerateArgs, quiet: bool) -> anyhow::Result<()> {
     let model = Model::open(&args.model)?;
     let tokenizer = model.tokenizer()?;
     let requests = requests(args, &model, &tokenizer, &prompts)?;
-    let rows = args.context.prefill_chunk.unwrap_or(runtime::STEP_ROWS);
     let slots = prompts.len().min(MAX_SLOTS);
     let context = args.context.context.unwrap_or_else(|| needed(&requests, &model));
-    let dims = runtime::dims(&model.checkpoint, Some(context), slots, rows);
-    let session = runtime::open_session(&model.checkpoint, &args.backend, dims, quiet)?;
-    let mut engine = Engine::new(session, rows);
+    let room = Room { slots, context, rows: args.context.prefill_chunk };
+    let session = runtime::open_session(&model.checkpoint, &args.backend, room, quiet)?;
+    let mut engine = Engine::new(session, args.context.prefill_chunk.unwrap_or(usize::MAX));
     let interrupt = Interrupt::on_ctrl_c()?;
     let mut shown = Shown {
         output: Output::stdout(),

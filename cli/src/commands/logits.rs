@@ -7,7 +7,7 @@ use whipsnake_core::session::{Output, Session, Want};
 
 use crate::args::LogitsArgs;
 use crate::output::Output as Printer;
-use crate::runtime::{self, Model};
+use crate::runtime::{self, Model, Room};
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -32,8 +32,8 @@ pub fn run(args: &LogitsArgs, quiet: bool) -> anyhow::Result<()> {
     let model = Model::open(&args.model)?;
     let context = args.tokens.len() + args.greedy;
     let longest = chunks.iter().copied().max().unwrap_or(1);
-    let dims = runtime::dims(&model.checkpoint, Some(context), 1, longest);
-    let mut session = runtime::open_session(&model.checkpoint, &args.backend, dims, quiet)?;
+    let room = Room { slots: 1, context, rows: Some(longest) };
+    let mut session = runtime::open_session(&model.checkpoint, &args.backend, room, quiet)?;
     let mut rows = Vec::new();
     let mut position = 0;
     for len in chunks {

@@ -7,7 +7,7 @@ use whipsnake_core::session::{Output, Want};
 use crate::args::PerplexityArgs;
 use crate::input;
 use crate::output::Output as Printer;
-use crate::runtime::{self, Model};
+use crate::runtime::{self, Model, Room};
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -32,8 +32,8 @@ pub fn run(args: &PerplexityArgs, quiet: bool) -> anyhow::Result<()> {
         anyhow::bail!("{}: {} tokens, want at least 2", args.file.display(), tokens.len());
     }
     let context = tokens.len().min(model.checkpoint.spec().context);
-    let dims = runtime::dims(&model.checkpoint, Some(context), 1, args.window);
-    let mut session = runtime::open_session(&model.checkpoint, &args.backend, dims, quiet)?;
+    let room = Room { slots: 1, context, rows: Some(args.window) };
+    let mut session = runtime::open_session(&model.checkpoint, &args.backend, room, quiet)?;
     let mut sum = 0.0;
     let predicted = tokens.len() - 1;
     for start in (0..predicted).step_by(args.window) {

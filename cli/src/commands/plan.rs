@@ -9,7 +9,7 @@ use whipsnake_wgpu::Verdict;
 use crate::args::{BackendArgs, BackendChoice, PlanArgs};
 use crate::memory::available_memory;
 use crate::output::Output;
-use crate::runtime::{self, Model};
+use crate::runtime::{Model, Room};
 use crate::select::cuda_options;
 
 /// Context of a plan where the user does not say: what a chat uses, not all that the model could.
@@ -22,11 +22,12 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
         None => Model::open(&args.model)?.checkpoint,
     };
     let context = args.context.unwrap_or(DEFAULT_CONTEXT.min(checkpoint.spec().context));
-    let dims = runtime::dims(&checkpoint, Some(context), args.slots, runtime::STEP_ROWS);
+    let room = Room { slots: args.slots, context, rows: None };
     let mut output = Output::stdout();
     let mut plans = Vec::new();
     for (backend, policy) in policies(&args.backend) {
-        plans.push((backend, Plan::new(&checkpoint, Request { policy, dims, widen: args.widen })?));
+        let request = Request { policy, dims: room.dims(&policy), widen: args.widen };
+        plans.push((backend, Plan::new(&checkpoint, request)?));
     }
     if args.json {
         let plans: serde_json::Map<_, _> = plans

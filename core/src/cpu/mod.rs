@@ -95,6 +95,7 @@ impl Backend for Cpu {
 
     fn policy(&self) -> Policy {
         Policy {
+            step_rows: 512,
             activations: DType::F32,
             kv: DType::F32,
             state: DType::F32,

@@ -13,15 +13,15 @@ use std::time::Instant;
 
 use anyhow::Context;
 use whipsnake_core::backend::Policy;
+use whipsnake_core::batch::BatchLimits;
 use whipsnake_core::checkpoint::{Checkpoint, Geometry};
-use whipsnake_core::model::Dims;
 use whipsnake_core::plan::{Plan, Request, Work};
 use whipsnake_core::session::Session;
 
 use crate::args::{BenchArgs, BenchSubject};
 use crate::memory::process_memory;
 use crate::output::Output;
-use crate::runtime::{self, Model};
+use crate::runtime::{self, Model, Room};
 use check::Check;
 use report::{Figure, Phase, Report};
 
@@ -36,8 +36,7 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
     }
     let started = Instant::now();
     let (name, checkpoint) = open(args)?;
-    let dims = dims(args, &checkpoint);
-    let mut session = runtime::open_session(&checkpoint, &args.backend, dims, quiet)?;
+    let mut session = runtime::open_session(&checkpoint, &args.backend, room(args), quiet)?;
     let load_seconds = started.elapsed().as_secs_f64();
     if args.profile {
         profile::run(args, &mut *session, &mut output)?;
@@ -50,7 +49,7 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
         load_seconds,
         repeat: args.repeat,
         ledger: session.ledger(),
-        planned: planned(&checkpoint, &*session, dims)?,
+        planned: planned(&checkpoint, &*session)?,
         process: process_memory(),
         figures: floors(args, figures, &Work::new(&checkpoint, &session.policy())?),
         checks: if args.no_check { Vec::new() } else { checks(args, &mut *session)? },
@@ -81,17 +80,18 @@ fn open(args: &BenchArgs) -> anyhow::Result<(String, Checkpoint)> {
 }
 
 /// Room for every measurement.
-fn dims(args: &BenchArgs, checkpoint: &Checkpoint) -> Dims {
+fn room(args: &BenchArgs) -> Room {
     let longest = args.prefill.iter().chain(&args.context).copied().max().unwrap_or(1).max(1);
     let slots = args.sequences.iter().copied().max().unwrap_or(1);
-    let rows = args.prefill_chunk.unwrap_or(runtime::STEP_ROWS).min(longest * slots);
-    let context = longest + args.decode.max(check::TOKENS) + 1;
-    runtime::dims(checkpoint, Some(context), slots, rows)
+    let rows = args.prefill_chunk.map(|rows| rows.min(longest * slots));
+    Room { slots, context: longest + args.decode.max(check::TOKENS) + 1, rows }
 }
 
 /// What `plan` says of this very session.
-fn planned(checkpoint: &Checkpoint, session: &dyn Session, dims: Dims) -> anyhow::Result<u64> {
+fn planned(checkpoint: &Checkpoint, session: &dyn Session) -> anyhow::Result<u64> {
     let policy: Policy = session.policy();
+    let BatchLimits { slots, context, rows, .. } = session.limits();
+    let dims = Room { slots, context, rows: Some(rows) }.dims(&policy);
     Ok(Plan::new(checkpoint, Request { policy, dims, widen: false })?.memory.total())
 }
 
