@@ -5,7 +5,7 @@ use whipsnake_cuda::{expand, sources};
 
 /// Most registers of a thread, by part of the kernel's name, first match first. Tiles hold 128 sums a thread and the
 /// scan and attention their state; the last line is what 1,024 threads of a block may use.
-const REGISTERS: [(&str, u32); 22] = [
+const REGISTERS: [(&str, u32); 23] = [
     // 128 sums a thread beside their fragments.
     ("sm90_256", 255),
     // What 384 threads may have; groups that multiply take more of it.
@@ -19,6 +19,8 @@ const REGISTERS: [(&str, u32); 22] = [
     // 64 sums a thread.
     ("matmul_rows", 128),
     ("matmul_plain", 80),
+    // Taps and windows of two channels.
+    ("causal_conv1d_long_bf16_8_2", 80),
     ("matmul_split", 80),
     ("matmul_tile_", 255),
     ("attention_tile_", 192),
@@ -35,11 +37,12 @@ const REGISTERS: [(&str, u32); 22] = [
     ("", 64),
 ];
 
-/// Bytes that a kernel spills: outside its loops where that buys room for another block; forms of the scan on architectures
+/// Bytes that a kernel spills: outside its loops where that buys room for another block; forms of scan and convolution on architectures
 /// that nobody has run yet, to be mended with a device at hand.
-const KNOWN_SPILLS: [(&str, &str, u32); 18] = [
+const KNOWN_SPILLS: [(&str, &str, u32); 21] = [
     // A pointer or two that are read once a tile, for one more block a multiprocessor; measured on an H200.
     ("norm_products_1", "sm_90a", 4),
+    ("norm_products_lines", "sm_90a", 4),
     ("norm_products_2", "sm_90a", 4),
     ("moe_down", "sm_90a", 12),
     ("moe_matmul_sm90_64", "sm_90a", 4),
@@ -54,6 +57,8 @@ const KNOWN_SPILLS: [(&str, &str, u32); 18] = [
     ("ssm_scan_f32_16_16_2_8", "sm_86", 56),
     ("ssm_scan_bf16_16_16_2_8", "sm_89", 4),
     ("ssm_scan_f32_16_16_2_8", "sm_89", 56),
+    ("causal_conv1d_short_bf16_4", "sm_100a", 4),
+    ("causal_conv1d_short_f32_4", "sm_100a", 4),
     ("ssm_scan_bf16_32_16_1_4", "sm_100a", 12),
     ("ssm_scan_bf16_4_16_2_8", "sm_100a", 8),
     // A stripe of codes, which threads hold once, at load.
