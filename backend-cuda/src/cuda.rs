@@ -342,6 +342,10 @@ impl Backend for Cuda {
         self.pool.ledger()
     }
 
+    fn free_memory(&self) -> Option<u64> {
+        self.driver().free_memory()
+    }
+
     fn bucket(&self, shape: BatchShape) -> BatchShape {
         shape.in_steps()
     }

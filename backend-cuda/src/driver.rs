@@ -104,6 +104,11 @@ impl Driver {
         checked("waiting for the stream", self.stream.synchronize())
     }
 
+    /// Bytes of the device's memory that nobody holds, where the driver tells.
+    pub fn free_memory(&self) -> Option<u64> {
+        self.context.mem_get_info().ok().map(|(free, _)| free as u64)
+    }
+
     /// Page-locked host memory, kept until [`Driver::free_pinned`].
     pub fn pinned(&self, bytes: usize) -> Result<*mut u8> {
         checked("binding the context", self.context.bind_to_thread())?;

@@ -80,10 +80,10 @@ impl Pool {
         if error.0 != sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             return Error::device(format!("cuda: allocating {bytes} bytes for {label}: {error}"));
         }
-        let free = self.driver.context().mem_get_info().map_or(0, |(free, _)| free);
+        let free = self.driver.free_memory().map_or(0, |free| free as usize);
         Error::device(format!(
             "cuda: out of device memory: {label} needs {bytes} bytes, {free} are free, {} too few; \
-             try a shorter --context, fewer slots or a smaller format",
+             try a shorter --context, a smaller --prefill-chunk, fewer slots or a smaller format",
             bytes.saturating_sub(free)
         ))
     }

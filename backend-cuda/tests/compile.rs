@@ -37,8 +37,8 @@ const REGISTERS: [(&str, u32); 23] = [
     ("", 64),
 ];
 
-/// Bytes that a kernel spills: outside its loops where that buys room for another block; forms of scan and convolution on architectures
-/// that nobody has run yet, to be mended with a device at hand.
+/// Bytes that a kernel spills: outside its loops where that buys room for another block; forms of scan and convolution on
+/// architectures that nobody has run yet, to be mended with a device at hand.
 const KNOWN_SPILLS: [(&str, &str, u32); 21] = [
     // A pointer or two that are read once a tile, for one more block a multiprocessor; measured on an H200.
     ("norm_products_1", "sm_90a", 4),

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use indicatif::{ProgressBar, ProgressStyle};
 use whipsnake_core::backend::{Backend, Policy};
 use whipsnake_core::checkpoint::Checkpoint;
+use whipsnake_core::error::Result;
 use whipsnake_core::generation::GenerationConfig;
 use whipsnake_core::model::Dims;
 use whipsnake_core::model::weights::{LoadProgress, Progress};
+use whipsnake_core::plan::{Plan, Request};
 use whipsnake_core::sampling::{SamplingOptions, SamplingWishes};
 use whipsnake_core::session::{DeviceSession, Session};
 use whipsnake_core::tokenizer::Tokenizer;
@@ -91,6 +93,10 @@ pub fn entropy() -> u64 {
 /// Rows whose logits one pass of the head computes.
 pub const OUTPUTS: usize = 64;
 
+/// Rows below which steps are not cut to fit into memory, and bytes of it that are left to the driver.
+const FEWEST_ROWS: usize = 512;
+const SPARE: u64 = 256 << 20;
+
 /// How much room a session gets.
 #[derive(Clone, Copy)]
 pub struct Room {
@@ -108,6 +114,29 @@ impl Room {
         let Self { slots, context, rows } = self;
         let rows = rows.unwrap_or_else(|| policy.step_rows.min(context * slots)).max(slots);
         Dims { slots, context, rows, outputs: OUTPUTS.min(rows) }
+    }
+
+    /// The same with steps cut to what fits into `free` bytes, where the user has not said how long they are.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn dims_within(
+        self,
+        checkpoint: &Checkpoint,
+        policy: Policy,
+        free: Option<u64>,
+    ) -> Result<Dims> {
+        let mut dims = self.dims(&policy);
+        let Some(free) = free.filter(|_| self.rows.is_none()) else { return Ok(dims) };
+        while dims.rows > FEWEST_ROWS.max(self.slots) {
+            let plan = Plan::new(checkpoint, Request { policy, dims, widen: false })?;
+            if plan.memory.total() + SPARE <= free {
+                break;
+            }
+            let rows = Some((dims.rows / 2).max(FEWEST_ROWS));
+            dims = Self { rows, ..self }.dims(&policy);
+        }
+        Ok(dims)
     }
 }
 
@@ -142,7 +171,8 @@ impl BackendTask for Open<'_> {
     type Output = Box<dyn Session>;
 
     fn run<B: Backend>(self, backend: B) -> anyhow::Result<Self::Output> {
-        let dims = self.room.dims(&backend.policy());
+        let (policy, free) = (backend.policy(), backend.free_memory());
+        let dims = self.room.dims_within(self.checkpoint, policy, free)?;
         let session = DeviceSession::open(backend, self.checkpoint, dims, self.progress);
         Ok(Box::new(pollster::block_on(session)?))
     }
@@ -159,4 +189,30 @@ fn progress_bar(quiet: bool) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use whipsnake_core::cpu::Cpu;
+
+    #[test]
+    fn steps_are_cut_to_what_fits_unless_the_user_says() {
+        let checkpoint = Checkpoint::from_memory(embedded::files()).unwrap();
+        let policy = Policy { step_rows: 4096, ..Cpu::new().policy() };
+        let room = Room { slots: 2, context: 4096, rows: None };
+        let rows = |room: Room, free| room.dims_within(&checkpoint, policy, free).unwrap().rows;
+        let total = |rows| {
+            let dims = Room { rows: Some(rows), ..room }.dims(&policy);
+            let plan = Plan::new(&checkpoint, Request { policy, dims, widen: false });
+            plan.unwrap().memory.total() + SPARE
+        };
+        assert_eq!(rows(room, None), 4096);
+        assert_eq!(rows(room, Some(total(4096))), 4096);
+        assert_eq!(rows(room, Some(total(4096) - 1)), 2048);
+        assert_eq!(rows(room, Some(total(1024))), 1024);
+        assert_eq!(rows(room, Some(0)), FEWEST_ROWS);
+        assert_eq!(rows(Room { rows: Some(3000), ..room }, Some(0)), 3000);
+        assert_eq!(rows(Room { context: 100, ..room }, None), 200);
+    }
 }

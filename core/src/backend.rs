@@ -169,6 +169,11 @@ pub trait Backend: Sized + 'static {
     /// Bytes held now.
     fn ledger(&self) -> Ledger;
 
+    /// Bytes that are free on the device, where it tells.
+    fn free_memory(&self) -> Option<u64> {
+        None
+    }
+
     /// The shape that a step of this shape is padded to, so that few keys serve all steps. No bound may shrink.
     fn bucket(&self, shape: BatchShape) -> BatchShape {
         shape

@@ -26,7 +26,8 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<()> {
     let mut output = Output::stdout();
     let mut plans = Vec::new();
     for (backend, policy) in policies(&args.backend) {
-        let request = Request { policy, dims: room.dims(&policy), widen: args.widen };
+        let dims = room.dims_within(&checkpoint, policy, free_memory(backend).ok())?;
+        let request = Request { policy, dims, widen: args.widen };
         plans.push((backend, Plan::new(&checkpoint, request)?));
     }
     if args.json {
