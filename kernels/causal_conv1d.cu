@@ -24,9 +24,19 @@ struct Conv {
     Window out;
 };
 
+// N neighbouring channels of a row.
+template <class A, int N>
+struct alignas(N * sizeof(A)) Channels {
+    A value[N];
+};
+template <class A, int N>
+__device__ inline Channels<A, N>& channels(const Window& w, u32 row, u32 c) {
+    return *reinterpret_cast<Channels<A, N>*>(reinterpret_cast<A*>(w.data) + row * w.stride + c);
+}
+
 template <class A>
 __device__ inline float input(const Conv& p, u32 row, u32 c) {
-    return widen(reinterpret_cast<const A*>(p.x.data)[row * p.x.stride + c]);
+    return widen(channels<A, 1>(p.x, row, c).value[0]);
 }
 
 // The window before row `index` of a segment whose row 0 is row `first` of x.
@@ -71,16 +81,6 @@ struct Taps {
         return sizeof(A) == 2 ? quick_silu(sum) : silu(sum);
     }
 };
-
-// N neighbouring channels of a row.
-template <class A, int N>
-struct alignas(N * sizeof(A)) Channels {
-    A value[N];
-};
-template <class A, int N>
-__device__ inline Channels<A, N>& channels(const Window& w, u32 row, u32 c) {
-    return *reinterpret_cast<Channels<A, N>*>(reinterpret_cast<A*>(w.data) + row * w.stride + c);
-}
 
 template <int W>
 __device__ inline void store_state(const Conv& p, const float* window, u32 c, u32 slot) {
@@ -158,8 +158,8 @@ __device__ inline void shift_state(const Conv& p) {
 
 #define FORM(NAME, BODY) \
     extern "C" __global__ void __launch_bounds__(128) causal_conv1d_##NAME(const __grid_constant__ Conv p) { BODY(p); }
-#define FORMS(NAME, A, W)                           \
-    FORM(short_##NAME##_##W, (short_form<A, W>))    \
+#define FORMS(NAME, A, W)                             \
+    FORM(short_##NAME##_##W, (short_form<A, W>))      \
     FORM(long_##NAME##_##W##_1, (long_form<A, W, 1>)) \
     FORM(state_##NAME##_##W, (shift_state<A, W>))
 FORMS(f32, float, 4)

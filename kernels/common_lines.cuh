@@ -1,4 +1,4 @@
-// Products of few rows on the plain units, for F32 and BF16 weights: a warp takes one output, 512 bytes of it a load, the first AHEAD
+// Products of few rows on the plain units, for F32 and BF16 weights of one matrix: a warp takes one output, 512 bytes of it a load, the first AHEAD
 // loads while the rows are staged. So the memory sees whole lines only, in streams of one output after the other.
 #pragma once
 #include "common_vec.cuh"
@@ -23,12 +23,11 @@ __device__ inline float meet_piece(const uint4& weights, const uint4* row, u32 p
 
 // out = x weight^T for up to 4 * NT rows, as `product_of` has it; groups are of VEC_WARPS outputs.
 template <int FORMAT, int NT, class STAGER, class PUT>
-__device__ inline void product_lines(const Bank& w, u32 expert, const Groups& groups, u32 count, uint4* staging,
-                                     const STAGER& stager, PUT put) {
+__device__ inline void product_lines(const Bank& w, const Groups& groups, u32 count, uint4* staging, const STAGER& stager, PUT put) {
     static_assert(FORMAT == W_F32 || FORMAT == W_BF16, "numbers that need no scale");
     constexpr int AHEAD = FORMAT == W_F32 ? 4 : 6, COLS = FORMAT == W_F32 ? 4 : 8;
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, pitch = row_pieces<W_BF16>(w.cols), pieces = w.cols / COLS;
-    const uint4* data = reinterpret_cast<const uint4*>(w.data) + u64(expert) * w.rows * pieces + lane;
+    const uint4* data = reinterpret_cast<const uint4*>(w.data) + lane;
     uint4 early[AHEAD];
     auto load = [&](u32 output, u32 first) {
         const uint4* from = data + u64(min(output, w.rows - 1)) * pieces + first;
@@ -63,6 +62,6 @@ __device__ inline void product_lines(const Bank& w, u32 expert, const Groups& gr
             float sum = warp_sum(sums[r]);
             if (lane == r) mine = sum;
         }
-        if (lane < count && output < w.rows) put(output, lane, FORMAT == W_BF16 ? mine * w.scale[expert] : mine);
+        if (lane < count && output < w.rows) put(output, lane, FORMAT == W_BF16 ? mine * w.scale[0] : mine);
     }
 }

@@ -133,9 +133,9 @@ __device__ inline void products(const NormProducts& p) {
         u32 channel = output - p.conv.first;
         if (index == 0 && channel < p.conv.channels) convolve(p.conv, channel, row, bf16_f32(f32_bf16(v)));
     };
-    if (q.w.format == W_F32) return product_lines<W_F32, NT>(q.w, 0, groups, p.rows, memory, stage, put);
+    if (q.w.format == W_F32) return product_lines<W_F32, NT>(q.w, groups, p.rows, memory, stage, put);
     if constexpr (LINES) {
-        product_lines<W_BF16, NT>(q.w, 0, groups, p.rows, memory, stage, put);
+        product_lines<W_BF16, NT>(q.w, groups, p.rows, memory, stage, put);
     } else {
         __shared__ alignas(16) char ring[VEC_RING];
         __shared__ float partial[2 * VEC_WARPS * NT * 32];
@@ -146,5 +146,5 @@ __device__ inline void products(const NormProducts& p) {
 // A file a form: the compiler takes seconds for each.
 #define FORM(NT, BLOCKS)                                                                                             \
     extern "C" __global__ void __launch_bounds__(256, BLOCKS) norm_products_##NT(const __grid_constant__ NormProducts p) { \
-        products<NT, false>(p);                                                                                             \
+        products<NT, false>(p);                                                                                      \
     }

@@ -240,7 +240,7 @@ __device__ inline void product_of(const Bank& w, u32 expert, const Groups& group
     __syncthreads();
 }
 
-// Either, by the weight's format.
+// The same, by the weight's format.
 template <int NT, class STAGER, class PUT>
 __device__ inline void product_any(const Bank& w, u32 expert, const Groups& groups, u32 count, uint4* staging,
                                    char* ring, float* partial, const STAGER& stager, PUT put) {

@@ -43,7 +43,7 @@ __device__ inline void lines(const Vec& p) {
     release_next();
     Stage stage = {p};
     Groups groups = {blockIdx.x, gridDim.x, p.groups, p.splits};
-    product_lines<W_BF16, 1>(p.w, 0, groups, p.rows, memory, stage, [&](u32 output, u32 row, float v) {
+    product_lines<W_BF16, 1>(p.w, groups, p.rows, memory, stage, [&](u32 output, u32 row, float v) {
         store(p.out, row, output, v + (p.bias ? p.bias[output] : 0.0f), p.how);
     });
 }

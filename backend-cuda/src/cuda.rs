@@ -50,7 +50,6 @@ impl Options {
     /// The choices that shape a model's buffers.
     pub const fn policy(&self) -> Policy {
         Policy {
-            step_rows: 4096,
             activations: self.activations,
             kv: self.kv,
             state: self.state,
@@ -58,6 +57,7 @@ impl Options {
             group_experts_from: 8,
             matrix_scales: MatrixScales::All,
             workspace: 0,
+            step_rows: 4096,
         }
     }
 }

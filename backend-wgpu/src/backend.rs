@@ -15,7 +15,6 @@ const GROUP_EXPERTS_FROM: usize = 32;
 
 /// The choices of this back end that shape a model's buffers, the same on every device.
 pub const POLICY: Policy = Policy {
-    step_rows: 512,
     activations: DType::F32,
     kv: DType::F32,
     state: DType::F32,
@@ -24,6 +23,7 @@ pub const POLICY: Policy = Policy {
     group_experts_from: GROUP_EXPERTS_FROM,
     matrix_scales: MatrixScales::Quantised,
     workspace: WORKSPACE as usize,
+    step_rows: 512,
 };
 
 /// The op methods: each goes to the function of its name in `ops/`.

@@ -15,7 +15,6 @@ const GIB: f64 = (1u64 << 30) as f64;
 
 fn request(widen: bool) -> Request {
     let policy = Policy {
-        step_rows: 512,
         activations: DType::BF16,
         kv: DType::BF16,
         state: DType::F32,
@@ -23,6 +22,7 @@ fn request(widen: bool) -> Request {
         group_experts_from: 2,
         matrix_scales: MatrixScales::All,
         workspace: 0,
+        step_rows: 512,
     };
     Request { policy, dims: Dims { slots: 4, context: 4096, rows: 512, outputs: 64 }, widen }
 }

@@ -25,7 +25,7 @@ pub(super) const TILE: usize = 8;
 const MOST_ROWS: usize = 16;
 
 /// Most rows of the form that streams lines of one output after the other: `product_lines`.
-pub(super) const LINE_ROWS: usize = 4;
+const LINE_ROWS: usize = 4;
 
 /// Outputs of a warp from which on that form is faster: with fewer, every block stages rows for little.
 const LINE_OUTPUTS: usize = 2;
@@ -118,10 +118,19 @@ pub(super) fn stored_columns(
     (weight.format != Format::Nvfp4 || whole).then_some(columns)
 }
 
-/// The deal of a product, where the kernels take it.
-pub(super) fn deal(cuda: &Cuda, x: &Tensor<Cuda>, weight: &Weight<Cuda>) -> Option<Deal> {
+/// The deal of a product, where the kernels take it: by lines or by tiles.
+pub(super) fn deal(
+    cuda: &Cuda,
+    x: &Tensor<Cuda>,
+    weight: &Weight<Cuda>,
+    lines: bool,
+) -> Option<Deal> {
     let columns = stored_columns(cuda, x, weight)?;
-    Deal::new(cuda, x.rows(), [weight.rows, weight.cols], columns)
+    let shape = [weight.rows, weight.cols];
+    match lines {
+        true => Deal::lines(cuda, x.rows(), shape),
+        false => Deal::new(cuda, x.rows(), shape, columns),
+    }
 }
 
 /// The kernels' NT for so many rows: tiles of four.

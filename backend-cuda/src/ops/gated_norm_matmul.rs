@@ -51,7 +51,7 @@ pub(crate) fn gated_norm_matmul(
         && (cols / norm.groups).is_multiple_of(8)
         && piece(&norm.y)
         && piece(&norm.z);
-    let (Some(deal), true) = (deal(cuda, &matmul.x, matmul.weight), fits) else {
+    let (Some(deal), true) = (deal(cuda, &matmul.x, matmul.weight, false), fits) else {
         return Ok(false);
     };
     let whole = (cols / norm.groups).is_multiple_of(16)

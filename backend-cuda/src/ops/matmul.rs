@@ -1,7 +1,7 @@
 //! Linear layers: tensor cores for bf16 activations, the plain form for everything else.
 
-use super::common_nvfp4::{self, MOST_ROWS, padded_rows, reads, row_pitch, sums};
-use super::common_vec::{Deal, deal, streams, tiles};
+use super::common_nvfp4::{self, Deal, MOST_ROWS, padded_rows, reads, row_pitch, sums};
+use super::common_vec::{deal, streams, tiles};
 use super::matmul_few::{matmul_few, matmul_rows};
 use super::matmul_many::matmul_many;
 use super::{GRID_Y, StoreArg, common_phases, one};
@@ -78,11 +78,9 @@ struct Vec {
 fn few_rows(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Result<bool> {
     let rows = op.out.rows();
     let lines = streams(cuda, rows, op.weight);
-    let dealt = match (deal(cuda, &op.x, op.weight), lines) {
-        (Some(_), true) => Deal::lines(cuda, rows, [op.weight.rows, op.weight.cols]),
-        (dealt, _) => dealt,
+    let (Some(deal), true) = (deal(cuda, &op.x, op.weight, lines), on("matmul_vec")) else {
+        return Ok(false);
     };
-    let (Some(deal), true) = (dealt, on("matmul_vec")) else { return Ok(false) };
     let vec = Vec {
         x: window(&op.x),
         weight: bank(op.weight),
@@ -112,7 +110,7 @@ fn spread(cuda: &Cuda, op: &Matmul<'_, Cuda>) -> Option<(usize, Shape)> {
         rows <= MOST_ROWS && common_nvfp4::takes(cuda, "matmul_nvfp4", op.weight) && reads(&op.x);
     // Tiles of 16 spread unevenly where a block has one or two.
     let outputs = if op.weight.rows > 32 * cuda.multiprocessors() { 16 } else { 8 };
-    let deal = common_nvfp4::Deal::new(op.weight.rows.div_ceil(outputs), cuda.multiprocessors());
+    let deal = Deal::new(op.weight.rows.div_ceil(outputs), cuda.multiprocessors());
     let sums = sums([padded_rows(rows), outputs], deal.runs);
     let sizes = [row_pitch(outputs, cols), sums];
     let shape = deal.shape(cuda, padded_rows(rows), sizes).filter(|_| fits)?;

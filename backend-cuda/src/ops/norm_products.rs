@@ -1,6 +1,6 @@
 //! A norm with the products and the convolution that wait for it, as one launch for few rows.
 
-use super::common_vec::{Deal, LINE_ROWS, THREADS, deal, resident, stored_columns, streams, tiles};
+use super::common_vec::{Deal, THREADS, deal, resident, streams, tiles};
 use super::matmul_few::{self, matmul_few};
 use super::norm_products_nvfp4::norm_products_nvfp4;
 use super::{common_phases, function, one};
@@ -64,14 +64,11 @@ struct Arguments {
 /// A product's part of the launch and its staged bytes, where the kernel takes it; `lines` says that all products stream.
 fn argument(cuda: &Cuda, product: &Product<'_, Cuda>, lines: bool) -> Option<(ProductArg, u32)> {
     let Matmul { x, weight, bias, store, .. } = &product.matmul;
-    let shape = [weight.rows, weight.cols];
     let deal = match weight.format {
-        Format::F32 if weight.cols.is_multiple_of(4) => Deal::lines(cuda, x.rows(), shape)?,
-        Format::BF16 if lines => {
-            stored_columns(cuda, x, weight)?;
-            Deal::lines(cuda, x.rows(), shape)?
+        Format::F32 if weight.cols.is_multiple_of(4) => {
+            Deal::lines(cuda, x.rows(), [weight.rows, weight.cols])?
         }
-        _ => deal(cuda, x, weight)?,
+        _ => deal(cuda, x, weight, lines)?,
     };
     let (out, activation) = target(product);
     let argument = ProductArg {
@@ -117,9 +114,8 @@ pub(crate) fn norm_products(
     let norm = &op.norm;
     let rows = norm.x.rows();
     let fits = takes(op, 8);
-    let lines = op.products.iter().map(|product| product.matmul.weight).all(|weight| {
-        streams(cuda, rows, weight) || (weight.format == Format::F32 && rows <= LINE_ROWS)
-    });
+    let mut weights = op.products.iter().map(|product| product.matmul.weight);
+    let lines = weights.all(|w| w.format == Format::F32 || streams(cuda, rows, w));
     let list: Option<Vec<_>> =
         op.products.iter().map(|product| argument(cuda, product, lines)).collect();
     let (Some(list), true) = (list, fits) else { return Ok(false) };

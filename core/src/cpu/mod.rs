@@ -95,7 +95,6 @@ impl Backend for Cpu {
 
     fn policy(&self) -> Policy {
         Policy {
-            step_rows: 512,
             activations: DType::F32,
             kv: DType::F32,
             state: DType::F32,
@@ -103,6 +102,7 @@ impl Backend for Cpu {
             group_experts_from: 2,
             matrix_scales: MatrixScales::Host,
             workspace: 0,
+            step_rows: 512,
         }
     }
 
