@@ -210,8 +210,8 @@ struct Chunks : Carried {
             for (u32 i = 0; i < STAGES; i++) {
                 // Each carrier's copies, and the lanes that make decays.
                 barrier_begin(full(i), CARRIERS + 32);
-                // The warps of holders and of one group of answerers.
-                barrier_begin(empty(i), 8);
+                // Holders, and one of the two groups of answerers.
+                barrier_begin(empty(i), HOLDERS + ANSWERERS / 2);
             }
             for (u32 i = 0; i < 2; i++) {
                 barrier_begin(published(i), HOLDERS);
