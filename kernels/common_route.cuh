@@ -46,33 +46,60 @@ __device__ inline float choice_weight(const Rule& rule, float score) {
     return score / divisor * rule.scale;
 }
 
-// ---- a row routed by a block, for up to 256 experts and 32 choices, without groups and with no softmax ahead of the choice
+// ---- a row routed by a warp, for up to 256 experts and 32 choices, without groups and with no softmax ahead of the choice
 
-struct Routing {
-    uint4 keys[64];
-    float scores[256];
-    u32 best[32];
-};
+// Lane i's choice is the i-th, and its score; a lane has EACH experts. Ties go to the lowest index.
+template <u32 EACH>
+__device__ inline void choose_among(const Window& logits, const float* bias, const Rule& rule, u32 row, u32& chosen, float& score) {
+    u32 experts = logits.cols, lane = threadIdx.x % 32;
+    float scores[EACH];
+    u32 keys[EACH];
+#pragma unroll
+    for (u32 i = 0; i < EACH; i++) {
+        u32 e = lane + 32 * i;
+        scores[i] = keys[i] = 0;
+        if (e >= experts) continue;
+        float v = load(logits, row, e);
+        scores[i] = rule.score == SIGMOID_SCORE ? sigmoid(v) : v;
+        keys[i] = choice_key(scores[i] + (bias ? bias[e] : 0.0f));
+    }
+    chosen = 0;
+    score = 0.0f;
+    for (u32 pick = 0; pick < rule.top_k; pick++) {
+        u32 best = 0, place = ALL;
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) best = max(best, keys[i]);
+        best = __reduce_max_sync(ALL, best);
+#pragma unroll
+        for (u32 i = EACH; i-- > 0;) {
+            if (keys[i] == best) place = lane + 32 * i;
+        }
+        place = min(__reduce_min_sync(ALL, place), experts - 1);
+        float found = 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < EACH; i++) {
+            if (place != lane + 32 * i) continue;
+            found = scores[i];
+            keys[i] = 0;
+        }
+        found = __shfl_sync(ALL, found, place % 32);
+        if (lane == pick) {
+            chosen = place;
+            score = found;
+        }
+    }
+}
 
-// A thread has an expert and counts those that come before it.
-__device__ inline void route_row(const Window& logits, const float* bias, const Rule& rule, const Window& ids,
-                                 const Window& weights, u32 row, Routing& routing) {
-    u32 experts = logits.cols, e = threadIdx.x;
-    bool there = e < experts;
-    float more = bias && there ? bias[e] : 0.0f;
-    await_previous();
-    float v = there ? load(logits, row, e) : 0.0f;
-    if (rule.score == SIGMOID_SCORE) v = sigmoid(v);
-    routing.scores[e] = v;
-    reinterpret_cast<u32*>(routing.keys)[e] = there ? choice_key(v + more) : 0;
-    __syncthreads();
-    u32 rank = there ? count_before(routing.keys, experts, e, 0, 1) : experts;
-    if (rank < rule.top_k) routing.best[rank] = e;
-    __syncthreads();
-    if (e >= 32) return;
-    there = e < rule.top_k;
-    float weight = choice_weight(rule, there ? routing.scores[routing.best[e]] : 0.0f);
-    if (!there) return;
-    reinterpret_cast<u32*>(ids.data)[row * ids.stride + e] = routing.best[e];
-    reinterpret_cast<float*>(weights.data)[row * weights.stride + e] = weight;
+__device__ inline void choose(const Window& logits, const float* bias, const Rule& rule, u32 row, u32& chosen, float& score) {
+    if (logits.cols <= 128) choose_among<4>(logits, bias, rule, row, chosen, score);
+    else choose_among<8>(logits, bias, rule, row, chosen, score);
+}
+
+// One warp writes what it chose.
+__device__ inline void write_choice(const Rule& rule, const Window& ids, const Window& weights, u32 row, u32 chosen, float score) {
+    u32 lane = threadIdx.x % 32;
+    float weight = choice_weight(rule, score);
+    if (lane >= rule.top_k) return;
+    reinterpret_cast<u32*>(ids.data)[row * ids.stride + lane] = chosen;
+    reinterpret_cast<float*>(weights.data)[row * weights.stride + lane] = weight;
 }

@@ -35,6 +35,8 @@ extern "C" __global__ void __launch_bounds__(256) gated_rms_norm_fours(Window y,
     u32 row = item / groups, width = y.cols / groups, first = item % groups * width;
     float4 v[MOST], gate[MOST];
     float sum = 0.0f;
+    bool rounded = out.dtype == BF16;
+    auto silu_of = [&](float g) { return rounded ? quick_silu(g) : silu(g); };
 #pragma unroll
     for (u32 k = 0; k < MOST; k++) {
         u32 i = (k * 32 + lane) * 4;
@@ -42,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(256) gated_rms_norm_fours(Window y,
         if (i >= width) continue;
         v[k] = load_four(y, row, first + i);
         float4 g = load_four(z, row, first + i);
-        gate[k] = make_float4(silu(g.x), silu(g.y), silu(g.z), silu(g.w));
+        gate[k] = make_float4(silu_of(g.x), silu_of(g.y), silu_of(g.z), silu_of(g.w));
         if (gate_first) {
             v[k] = make_float4(v[k].x * gate[k].x, v[k].y * gate[k].y, v[k].z * gate[k].z, v[k].w * gate[k].w);
             gate[k] = make_float4(1, 1, 1, 1);

@@ -4,8 +4,9 @@
 // One warp routes one row; its scores and biased choices lie in shared memory, 2 * experts + groups floats a warp.
 // Ties go to the lowest index: keys order by value, then by falling index.
 //
-// moe_route_ranked: the same without groups and with no softmax ahead of the choice, for up to 256 experts and 32 choices. One
-// block routes one row: a thread counts the experts that come before its own, all at once.
+// Without groups and with no softmax ahead of the choice, up to 256 experts and 32 choices: moe_route_ranked has a block route a
+// row, in which a thread counts the experts that come before its own, all at once; moe_route_lanes a warp, whose lanes find one
+// choice after the other in a quarter of the instructions, but not as soon.
 #include "common_route.cuh"
 
 __device__ inline float warp_largest(const float* values, u32 count) {
@@ -93,9 +94,40 @@ extern "C" __global__ void moe_route(Window logits, const float* bias, Rule rule
     for (u32 i = lane; i < rule.top_k; i += 32) out[i] = out[i] / divisor * rule.scale;
 }
 
+// A row's, by a block.
+struct Routing {
+    uint4 keys[64];
+    float scores[256];
+    u32 best[32];
+};
+
 extern "C" __global__ void __launch_bounds__(256) moe_route_ranked(Window logits, const float* bias, Rule rule, Window ids,
-                                                                   Window weights) {
+                                                                   Window weights, u32 rows) {
     __shared__ Routing routing;
     release_next();
-    route_row(logits, bias, rule, ids, weights, blockIdx.x, routing);
+    u32 experts = logits.cols, e = threadIdx.x, row = blockIdx.x;
+    bool there = e < experts;
+    float more = bias && there ? bias[e] : 0.0f;
+    await_previous();
+    float v = there ? load(logits, row, e) : 0.0f;
+    if (rule.score == SIGMOID_SCORE) v = sigmoid(v);
+    routing.scores[e] = v;
+    reinterpret_cast<u32*>(routing.keys)[e] = there ? choice_key(v + more) : 0;
+    __syncthreads();
+    u32 rank = there ? count_before(routing.keys, experts, e, 0, 1) : experts;
+    if (rank < rule.top_k) routing.best[rank] = e;
+    __syncthreads();
+    if (e >= 32) return;
+    u32 chosen = e < rule.top_k ? routing.best[e] : 0;
+    write_choice(rule, ids, weights, row, chosen, e < rule.top_k ? routing.scores[chosen] : 0.0f);
+}
+
+extern "C" __global__ void moe_route_lanes(Window logits, const float* bias, Rule rule, Window ids, Window weights, u32 rows) {
+    release_next();
+    await_previous();
+    u32 row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, chosen;
+    float score;
+    if (row >= rows) return;
+    choose(logits, bias, rule, row, chosen, score);
+    write_choice(rule, ids, weights, row, chosen, score);
 }

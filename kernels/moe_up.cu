@@ -9,8 +9,6 @@
 #include "common_route.cuh"
 #include "common_vec.cuh"
 
-constexpr u32 MAX_EXPERTS = 256;
-
 // Twin of `MoeUp` in moe_up.rs.
 struct MoeUp {
     Window logits;
@@ -21,56 +19,6 @@ struct MoeUp {
     Rule rule;
     u32 function, groups, splits;
 };
-
-// The choices of `row`, lane i holding the i-th and its score. Every warp finds them for itself, ties to the lowest index.
-__device__ inline void choose(const MoeUp& p, u32 row, u32& chosen, float& score) {
-    u32 experts = p.logits.cols, lane = threadIdx.x % 32;
-    float scores[MAX_EXPERTS / 32];
-    u32 keys[MAX_EXPERTS / 32];
-#pragma unroll
-    for (u32 i = 0; i < MAX_EXPERTS / 32; i++) {
-        u32 e = lane + 32 * i;
-        scores[i] = keys[i] = 0;
-        if (e >= experts) continue;
-        float v = load(p.logits, row, e);
-        scores[i] = p.rule.score == SIGMOID_SCORE ? sigmoid(v) : v;
-        keys[i] = choice_key(scores[i] + (p.bias ? p.bias[e] : 0.0f));
-    }
-    chosen = 0;
-    score = 0.0f;
-    for (u32 pick = 0; pick < p.rule.top_k; pick++) {
-        u32 best = 0, place = ALL;
-#pragma unroll
-        for (u32 i = 0; i < MAX_EXPERTS / 32; i++) best = max(best, keys[i]);
-        best = __reduce_max_sync(ALL, best);
-#pragma unroll
-        for (u32 i = MAX_EXPERTS / 32; i-- > 0;) {
-            if (keys[i] == best) place = lane + 32 * i;
-        }
-        place = min(__reduce_min_sync(ALL, place), experts - 1);
-        float found = 0.0f;
-#pragma unroll
-        for (u32 i = 0; i < MAX_EXPERTS / 32; i++) {
-            if (place != lane + 32 * i) continue;
-            found = scores[i];
-            keys[i] = 0;
-        }
-        found = __shfl_sync(ALL, found, place % 32);
-        if (lane == pick) {
-            chosen = place;
-            score = found;
-        }
-    }
-}
-
-// One warp writes what was chosen.
-__device__ inline void write_choice(const MoeUp& p, u32 row, u32 chosen, float score) {
-    u32 lane = threadIdx.x;
-    float weight = choice_weight(p.rule, score);
-    if (lane >= p.rule.top_k) return;
-    reinterpret_cast<u32*>(p.ids.data)[row * p.ids.stride + lane] = chosen;
-    reinterpret_cast<float*>(p.weights.data)[row * p.weights.stride + lane] = weight;
-}
 
 struct Stage {
     const MoeUp& p;
@@ -91,8 +39,10 @@ extern "C" __global__ void __launch_bounds__(256, 4) moe_up(const __grid_constan
     await_previous();
     u32 chosen;
     float score;
-    choose(p, row, chosen, score);
-    if (choice == 0 && blockIdx.x == 0 && threadIdx.x < 32) write_choice(p, row, chosen, score);
+    choose(p.logits, p.bias, p.rule, row, chosen, score);
+    if (choice == 0 && blockIdx.x == 0 && threadIdx.x < 32) {
+        write_choice(p.rule, p.ids, p.weights, row, chosen, score);
+    }
     u32 expert = __shfl_sync(ALL, chosen, choice);
     Stage stage = {p, row};
     Groups groups = {blockIdx.x, gridDim.x, p.groups, p.splits};

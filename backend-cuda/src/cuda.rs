@@ -372,7 +372,7 @@ impl Backend for Cuda {
     }
 
     crate::ops::fused_encoders! {
-        norm_products: NormProducts<'_, Self>, gated_norm_matmul: GatedNormMatmul<'_, Self>, moe_sort: MoeSort<Self>,
-        moe_up: MoeUp<'_, Self>,        moe_down: MoeDown<'_, Self>,
+        norm_products: NormProducts<'_, Self>, gated_norm_matmul: GatedNormMatmul<'_, Self>,
+        moe_up: MoeUp<'_, Self>, moe_down: MoeDown<'_, Self>,
     }
 }

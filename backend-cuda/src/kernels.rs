@@ -80,7 +80,6 @@ const SOURCES: &[(&str, &str)] = sources![
     "moe_matmul",
     "moe_matmul_few",
     "moe_route",
-    "moe_sort",
     "moe_up",
     "norm_products",
     "norm_products_eight",

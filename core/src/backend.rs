@@ -298,14 +298,6 @@ pub trait Backend: Sized + 'static {
         op.unfused(step)
     }
 
-    /// Encodes [`MoeSort`], as [`Backend::norm_matmul`].
-    ///
-    /// # Errors
-    /// Those of the ops it is made of.
-    fn moe_sort(&self, step: &Step<'_, Self>, op: &MoeSort<Self>) -> Result<()> {
-        op.unfused(step)
-    }
-
     /// Encodes [`MoeUp`], as [`Backend::norm_matmul`].
     ///
     /// # Errors

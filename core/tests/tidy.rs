@@ -34,8 +34,8 @@ fn files_below(dir: &Path, list: &mut Vec<PathBuf>) {
 }
 
 /// Fused ops: a back end may have them.
-const FUSED: [&str; 6] =
-    ["norm_matmul", "norm_products", "gated_norm_matmul", "moe_sort", "moe_up", "moe_down"];
+const FUSED: [&str; 5] =
+    ["norm_matmul", "norm_products", "gated_norm_matmul", "moe_up", "moe_down"];
 
 /// Ops of the core: every file of `core/src/ops` but the shared ones and fused ops.
 fn ops() -> BTreeSet<String> {

@@ -28,7 +28,6 @@ mod moe_down;
 mod moe_group;
 mod moe_matmul;
 mod moe_route;
-mod moe_sort;
 mod moe_up;
 mod norm_products;
 mod norm_products_nvfp4;
@@ -60,7 +59,6 @@ pub(crate) use moe_down::moe_down;
 pub(crate) use moe_group::moe_group;
 pub(crate) use moe_matmul::moe_matmul;
 pub(crate) use moe_route::moe_route;
-pub(crate) use moe_sort::moe_sort;
 pub(crate) use moe_up::moe_up;
 pub(crate) use norm_products::norm_products;
 pub(crate) use rms_norm::rms_norm;
@@ -109,7 +107,7 @@ pub(crate) use fused_encoders;
 const THREADS: u32 = 256;
 
 /// From this many rows pointwise ops move four elements at a time; below, launches cost more than bytes.
-const MANY_ROWS: usize = 16;
+const MANY_ROWS: usize = 4;
 
 /// Largest grid in the second and third dimension.
 const GRID_Y: usize = 65_535;

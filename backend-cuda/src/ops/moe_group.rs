@@ -9,7 +9,8 @@ use whipsnake_core::ops::MoeGroup;
 
 pub(crate) fn moe_group(cuda: &Cuda, op: &MoeGroup<Cuda>) -> Result<()> {
     let pairs = op.ids.rows() * op.ids.cols();
-    let threads = narrow(pairs.next_multiple_of(32).clamp(32, 1024));
+    // A warp for every `SPAN` of the kernel.
+    let threads = narrow(pairs.div_ceil(128) * 32).clamp(32, 1024);
     let mut args = Args::new();
     args.push(window(&op.ids))
         .push(narrow(pairs))

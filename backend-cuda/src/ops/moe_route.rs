@@ -24,6 +24,9 @@ pub(crate) struct Rule {
     scale: f32,
 }
 
+/// From this many rows a warp routes a row: fewer instructions, though each row takes longer.
+const LANES_FROM: usize = 512;
+
 /// Shared memory that every block may ask for.
 const SHARED: usize = 48 << 10;
 
@@ -50,11 +53,17 @@ pub(crate) fn moe_route(cuda: &Cuda, op: &MoeRoute<Cuda>) -> Result<()> {
     let mut args = Args::new();
     args.push(window(&op.logits)).push(optional(op.bias.as_ref())).push(rule);
     args.push(window(&op.ids)).push(window(&op.weights));
-    if cuda.tuned() && chooses(op) && on("moe_route_ranked") {
-        let shape = line(rows, narrow(experts.next_multiple_of(32)));
-        return cuda.launch_early("moe_route", "moe_route_ranked", shape, &mut args);
-    }
     args.push(narrow(rows));
+    if cuda.tuned() && chooses(op) {
+        if rows >= LANES_FROM && on("moe_route_lanes") {
+            let shape = line(rows.div_ceil(4), 4 * 32);
+            return cuda.launch_early("moe_route", "moe_route_lanes", shape, &mut args);
+        }
+        if on("moe_route_ranked") {
+            let shape = line(rows, narrow(experts.next_multiple_of(32)));
+            return cuda.launch_early("moe_route", "moe_route_ranked", shape, &mut args);
+        }
+    }
     let warp_bytes = 4 * (2 * experts + op.rule.groups);
     let warps = (SHARED / warp_bytes).clamp(1, 4).min(rows.max(1));
     let shape = Shape {

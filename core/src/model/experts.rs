@@ -73,15 +73,8 @@ impl<B: Backend> Forward<'_, B> {
             self.step.fused(&MoeUp { route, up: first })?;
             return Ok(Chosen { x: up, ids, weights, groups: None });
         }
-        let groups = if sorted {
-            let group = self.group(m, &ids);
-            let groups = group.groups.clone();
-            self.step.fused(&MoeSort { route, group })?;
-            Some(groups)
-        } else {
-            self.step.run(&route)?;
-            None
-        };
+        self.step.run(&route)?;
+        let groups = if sorted { Some(self.group(m, &ids)?) } else { None };
         let Some(weight) = &m.gate else {
             self.step.run(&run(&*m.up, groups.clone(), spec.activation, &up))?;
             return Ok(Chosen { x: up, ids, weights, groups });
@@ -119,12 +112,14 @@ impl<B: Backend> Forward<'_, B> {
     }
 
     /// Sorts the pairs by expert.
-    fn group(&self, m: &Moe<B>, ids: &Tensor<B>) -> MoeGroup<B> {
+    fn group(&self, m: &Moe<B>, ids: &Tensor<B>) -> Result<ExpertGroups<B>> {
         let groups = ExpertGroups {
             order: self.scratch.get("moe.order", ids.rows() * ids.cols(), 1),
             offsets: self.scratch.get("moe.offsets", m.spec.experts + 1, 1),
         };
-        MoeGroup { ids: ids.clone(), experts: m.spec.experts, groups }
+        let experts = m.spec.experts;
+        self.step.run(&MoeGroup { ids: ids.clone(), experts, groups: groups.clone() })?;
+        Ok(groups)
     }
 }
 

@@ -20,7 +20,6 @@ mod moe_down;
 mod moe_group;
 mod moe_matmul;
 mod moe_route;
-mod moe_sort;
 mod moe_up;
 mod norm_matmul;
 mod norm_products;
@@ -48,7 +47,6 @@ pub use moe_down::MoeDown;
 pub use moe_group::{ExpertGroups, MoeGroup};
 pub use moe_matmul::{ExpertInput, MoeMatmul};
 pub use moe_route::{MoeRoute, RouteRule, Score};
-pub use moe_sort::MoeSort;
 pub use moe_up::MoeUp;
 pub use norm_matmul::NormMatmul;
 pub use norm_products::{NormProducts, Product};
@@ -91,7 +89,6 @@ pub(crate) async fn run_cases<B: Backend>(suite: &mut Suite<'_, B>) {
     suite.cases("norm_matmul", norm_matmul::cases()).await;
     suite.cases("norm_products", norm_products::cases()).await;
     suite.cases("gated_norm_matmul", gated_norm_matmul::cases()).await;
-    suite.cases("moe_sort", moe_sort::cases()).await;
     suite.cases("moe_up", moe_up::cases()).await;
     suite.cases("moe_down", moe_down::cases()).await;
 }

@@ -140,6 +140,7 @@ pub(super) fn cases() -> Vec<MoeGroupCase> {
         ([300, 6], 128),
         ([5, 22], 512),
         ([129, 22], 512),
+        ([900, 6], 128),
     ]
     .map(|(shape, experts)| case(shape, experts, Choices::Spread))
     .into();

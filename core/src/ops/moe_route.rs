@@ -195,6 +195,10 @@ pub(super) fn cases() -> Vec<MoeRouteCase> {
             cases.push(MoeRouteCase { logits, ..case([5, 64], scaled(6)) });
             cases.push(MoeRouteCase { logits, ..case([5, 64], grouped) });
         }
+        // Many rows, which a back end may route in another way.
+        let bias = Some(Fill::Normal(0.5));
+        cases.push(MoeRouteCase { bias, ..case([517, 128], scaled(6)) });
+        cases.push(MoeRouteCase { logits: Logits::Ties, ..case([512, 200], scaled(5)) });
         // Far from zero a softmax that does not take the largest away overflows.
         cases.push(MoeRouteCase { logits: Logits::All(200.0), ..case([2, 32], plain) });
     }
