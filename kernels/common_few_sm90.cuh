@@ -125,19 +125,29 @@ struct Place {
     }
 };
 
-// Copies a warp's runs ahead; `locate(place)` is where the scales of one begin (`scale_place`).
+// Where the steps of a run lie.
+struct Steps {
+    const u8 *codes, *scales;
+    __device__ inline Steps() = default;
+    // Of a stripe's outputs, from unit `unit` on; `matrix`: rows before the matrix.
+    __device__ inline Steps(const Bank& w, u64 matrix, u32 stripe, u32 unit) {
+        u64 place = scale_place(w, matrix, stripe * STRIPE, unit * CHUNK);
+        codes = w.data + 8 * place, scales = w.scales + place;
+    }
+};
+
+// Copies a warp's runs ahead; `locate(place)` are the steps of one.
 template <class LOCATE>
 struct Feed {
-    const Bank& w;
     const Cut& cut;
     LOCATE locate;
     Place place;
-    const u8 *codes, *scales;  // of the next step
-    u32 units;                 // of its run that are still to be copied
+    Steps ahead;
+    u32 units;  // of their run that are still to be copied
     u32 ring, barriers, stage = 0;
 
-    __device__ inline Feed(const Bank& weight, const Cut& how, LOCATE find, const Place& first, u32 memory, const Barriers& all)
-        : w(weight), cut(how), locate(find), place(first), barriers(all.ring()) {
+    __device__ inline Feed(const Cut& how, LOCATE find, const Place& first, u32 memory, const Barriers& all)
+        : cut(how), locate(find), place(first), barriers(all.ring()) {
         ring = memory + this_warp() * (STAGES * cut.step * UNIT);
         seek();
 #pragma unroll 1
@@ -148,8 +158,7 @@ struct Feed {
 
     __device__ inline void seek() {
         if (place.left == 0) return;
-        u64 scale = locate(place);
-        codes = w.data + 8 * scale, scales = w.scales + scale;
+        ahead = locate(place);
         units = place.units(cut);
     }
 
@@ -160,10 +169,10 @@ struct Feed {
             if (threadIdx.x % 32 == 0) {
                 u32 barrier = barriers + stage * 8;
                 barrier_expect(barrier, count * UNIT);
-                copy_bulk(at(), codes, count * UNIT_CODES, barrier);
-                copy_bulk(at() + cut.step * UNIT_CODES, scales, count * UNIT_SCALES, barrier);
+                copy_bulk(at(), ahead.codes, count * UNIT_CODES, barrier);
+                copy_bulk(at() + cut.step * UNIT_CODES, ahead.scales, count * UNIT_SCALES, barrier);
             }
-            codes += count * UNIT_CODES, scales += count * UNIT_SCALES, units -= count;
+            ahead.codes += count * UNIT_CODES, ahead.scales += count * UNIT_SCALES, units -= count;
             if (units == 0) {
                 if (place.next(cut)) seek();
                 else units = place.units(cut);

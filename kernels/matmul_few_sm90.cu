@@ -65,9 +65,9 @@ __device__ inline void few(const Dense& p) {
         u32 runs = count * cut.splits, each = (runs + WARPS - 1) / WARPS, from = min(warp * each, runs), tile = from / cut.splits;
         Place place{min(each, runs - from), from - tile * cut.splits, 0, tile};
         auto locate = [&](const Place& at) {
-            return scale_place(p.w, 0, (within + at.item) * STRIPE, (begin + at.part * cut.chunk) * CHUNK);
+            return Steps(p.w, 0, within + at.item, begin + at.part * cut.chunk);
         };
-        Feed<decltype(locate)> feed(p.w, cut, locate, place, shared_address(memory), barriers);
+        Feed<decltype(locate)> feed(cut, locate, place, shared_address(memory), barriers);
         await_previous();
         u32 bytes = cut.units * 128;
         if (threadIdx.x == 0) barrier_expect(barriers.rows(), rows * bytes);

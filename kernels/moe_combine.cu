@@ -1,12 +1,13 @@
-// out[row] (+)= sum over choices of weights[row, choice] * x[row * top_k + choice], in f32.
+// out[row] (+)= sum over choices of weights[row, choice] * x[row * top_k + choice], in f32, and of what lies beside them.
 //
-// x [rows * top_k, cols], out [rows, cols] of any float dtype, weights [rows, top_k] f32 with a row stride.
+// x [rows * top_k, cols], out [rows, cols] of any float dtype, weights [rows, top_k] f32 with a row stride; beside [parts, rows, cols]
+// f32, the shared expert's sums (moe_matmul_few_sm90.cu).
 // One block sums one row: blockIdx.x = row, blockIdx.y = tile of columns.
 //
 // moe_combine_fours: the same for f32 and bf16 in whole fours, four columns a thread.
 #include "common_fours.cuh"
 
-extern "C" __global__ void moe_combine(Window x, Window weights, Store how, Window out) {
+extern "C" __global__ void moe_combine(Window x, Window weights, Store how, Window out, const float* beside, u32 parts) {
     release_next();
     await_previous();
     u32 row = blockIdx.x, top_k = weights.cols;
@@ -16,10 +17,12 @@ extern "C" __global__ void moe_combine(Window x, Window weights, Store how, Wind
     for (u32 choice = 0; choice < top_k; choice++) {
         sum += load(weights, row, choice) * load(x, u64(row) * top_k + choice, col);
     }
+    for (u32 part = 0; part < parts; part++) sum += beside[u64(part * gridDim.x + row) * out.cols + col];
     store(out, row, col, sum, how);
 }
 
-extern "C" __global__ void moe_combine_fours(Window x, Window weights, Store how, Window out) {
+// Eight blocks a multiprocessor: what counts is how many loads are on their way.
+extern "C" __global__ void __launch_bounds__(256, 8) moe_combine_fours(Window x, Window weights, Store how, Window out, const float* beside, u32 parts) {
     release_next();
     await_previous();
     u32 row = blockIdx.x, top_k = weights.cols;
@@ -31,6 +34,10 @@ extern "C" __global__ void moe_combine_fours(Window x, Window weights, Store how
         float4 v = load_four(x, u64(row) * top_k + choice, col);
         float w = load(weights, row, choice);
         sum = make_float4(fmaf(w, v.x, sum.x), fmaf(w, v.y, sum.y), fmaf(w, v.z, sum.z), fmaf(w, v.w, sum.w));
+    }
+    for (u32 part = 0; part < parts; part++) {
+        float4 v = *reinterpret_cast<const float4*>(beside + u64(part * gridDim.x + row) * out.cols + col);
+        sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
     }
     store_four(out, row, col, sum, how);
 }

@@ -4,6 +4,9 @@
 // eight of its pairs; an expert with more is read again, by blocks that run at the same time, so that it comes from the
 // cache. A block's tiles go on over the end of an item; a round is as many items as have their rows staged together.
 // Limit: THREADS experts.
+//
+// Behind the experts' items come those of a weight beside them, the shared expert's, which all rows meet: cut along its columns
+// into `parts` of an expert's width, each like one more expert, whose sums stay in f32 and apart.
 #include "common_few_sm90.cuh"
 
 // Twin of `Few` in moe_matmul.rs.
@@ -18,11 +21,21 @@ struct Few {
     u32 early;  // whether the pairs are known before the kernel ahead is done
 };
 
+// Twin of `Beside` in moe_matmul.rs.
+struct Beside {
+    Bank w;       // [outputs, parts * inputs]
+    Window x;     // [rows, parts * inputs]
+    float* sums;  // [parts, rows, outputs]
+    u32 parts, rows;
+    u32 pairs, unused;  // of the experts
+};
+
 constexpr u32 ROWS = 8, MOST_ITEMS = 8, MOST_STAGED = 32;  // most rows of an item; items and rows of a round
 
 struct Item {
-    u32 matrix, start, count;  // rows start .. start + count of the sorted ones
+    u32 matrix, start, count;  // rows start .. start + count of the sorted ones, behind which lie those of the parts
     float factor;              // of its sums
+    u32 part;                  // 0 for an expert's, 1 for the first part's
 };
 
 // A round of a block: tiles first .. first + count of the whole list, in `items` items from `item` on.
@@ -33,16 +46,19 @@ struct Round {
 // `fill()` queues the copies of the rows, `put(item, output, row, sum)` takes the sums; `partial` holds splits * 128 floats for
 // each tile or warp that shares one.
 template <class FILL, class PUT>
-__device__ inline void run_round(const Bank& w, const Item* items, const Cut& cut, const Round& round, u32 memory, Barriers& barriers,
-                                 const char* staging, float* partial, FILL fill, PUT put) {
+__device__ inline void run_round(const Bank& w, const Bank& beside, const Item* items, const Cut& cut, const Round& round, u32 memory,
+                                 Barriers& barriers, const char* staging, float* partial, FILL fill, PUT put) {
     constexpr u32 SUMS = 128;
     u32 lane = threadIdx.x % 32, warp = this_warp(), runs = round.count * cut.splits, each = (runs + WARPS - 1) / WARPS;
     u32 first = min(warp * each, runs), tile = first / cut.splits, whole = round.first + tile, item = whole / cut.tiles;
     Place place{min(each, runs - first), first - tile * cut.splits, whole - item * cut.tiles, item - round.item};
     auto locate = [&](const Place& at) {
-        return scale_place(w, u64(items[at.item].matrix) * w.rows, at.in * STRIPE, at.part * cut.chunk * CHUNK);
+        const Item& item = items[at.item];
+        u32 unit = at.part * cut.chunk;
+        if (item.part > 0) return Steps(beside, 0, at.in, unit + (item.part - 1) * cut.units);
+        return Steps(w, u64(item.matrix) * w.rows, at.in, unit);
     };
-    Feed<decltype(locate)> feed(w, cut, locate, place, memory, barriers);
+    Feed<decltype(locate)> feed(cut, locate, place, memory, barriers);
     fill();
     u32 before = tile * cut.splits / each;  // the warp in which this one's first tile begins
     auto kept = [&](u32 tile, u32 owner) { return partial + (cut.by_tile ? tile : owner) * cut.splits * SUMS; };
@@ -110,7 +126,8 @@ __device__ inline void each_round(const Cut& cut, u32 count, const Item* items, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) moe_matmul_few_sm90(const __grid_constant__ Few p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) moe_matmul_few_sm90(const __grid_constant__ Few p,
+                                                                              const __grid_constant__ Beside beside) {
     extern __shared__ __align__(128) char memory[];
     __shared__ Item items[MOST_ITEMS];
     __shared__ u32 rows[MOST_STAGED], scratch[32];
@@ -126,32 +143,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) moe_matmul_few_sm90(con
         start = p.offsets[threadIdx.x];
         pairs = p.offsets[threadIdx.x + 1] - start;
     }
-    u32 first = block_before((pairs + ROWS - 1) / ROWS, scratch, all);
+    u32 first = block_before((pairs + ROWS - 1) / ROWS, scratch, all), eights = (beside.rows + ROWS - 1) / ROWS;
     auto list = [&](u32 item) {
+        u32 part = (item + threadIdx.x - all) / max(eights, 1u), skipped = (item + threadIdx.x - all) % max(eights, 1u) * ROWS;
+        if (threadIdx.x < MOST_ITEMS && item + threadIdx.x >= all && part < beside.parts) {
+            items[threadIdx.x] = {0, beside.pairs + part * beside.rows + skipped, min(ROWS, beside.rows - skipped),
+                                  beside.w.scale[0] * FACTOR<W_NVFP4>, part + 1};
+        }
         for (u32 i = 0; i < MOST_ITEMS; i++) {
             u32 skipped = (item + i - first) * ROWS;
             if (item + i < first || skipped >= pairs) continue;
-            items[i] = {threadIdx.x, start + skipped, min(ROWS, pairs - skipped), p.w.scale[threadIdx.x] * FACTOR<W_NVFP4>};
+            items[i] = {threadIdx.x, start + skipped, min(ROWS, pairs - skipped), p.w.scale[threadIdx.x] * FACTOR<W_NVFP4>, 0};
         }
     };
-    each_round(p.cut, all, items, list, [&](const Round& round, u32 staged) {
+    // Where a staged row comes from, and which it is: a pair, or a place behind the pairs.
+    auto source = [&](u32 place, u32& row) {
+        row = place;
+        u32 other = place - beside.pairs;
+        if (place >= beside.pairs) return beside.x.data + (u64(other % beside.rows) * beside.x.stride + other / beside.rows * p.w.cols) * 2;
+        row = p.order[place];
+        return p.x.data + u64(p.by_pair ? row : row / p.top_k) * p.x.stride * 2;
+    };
+    each_round(p.cut, all + beside.parts * eights, items, list, [&](const Round& round, u32 staged) {
         auto fill = [&]() {
             await_previous();
             u32 bytes = p.w.cols * 2;
             if (threadIdx.x == 0) barrier_expect(barriers.rows(), staged * bytes);
             if (threadIdx.x >= staged) return;
-            u32 pair = p.order[items[0].start + threadIdx.x];
-            rows[threadIdx.x] = pair;
-            copy_bulk(shared_address(staging) + threadIdx.x * p.cut.pitch,
-                      p.x.data + u64(p.by_pair ? pair : pair / p.top_k) * p.x.stride * 2, bytes, barriers.rows());
+            const char* from = source(items[0].start + threadIdx.x, rows[threadIdx.x]);
+            copy_bulk(shared_address(staging) + threadIdx.x * p.cut.pitch, from, bytes, barriers.rows());
         };
-        run_round(p.w, items, p.cut, round, shared_address(memory), barriers, staging, partial, fill,
+        run_round(p.w, beside.w, items, p.cut, round, shared_address(memory), barriers, staging, partial, fill,
                      [&](const Item& item, u32 output, u32 row, float v) {
             if (row >= item.count) return;
             v *= item.factor;
+            u32 to = rows[item.start - items[0].start + row];
+            if (item.part > 0) {
+                beside.sums[u64(to - beside.pairs) * p.w.rows + output] = v;
+                return;
+            }
             if (p.function == RELU2) v = fmaxf(v, 0.0f) * fmaxf(v, 0.0f);
             else if (p.function != IDENTITY) v = apply_rare(p.function, v);
-            store(p.out, rows[item.start - items[0].start + row], output, v);
+            store(p.out, to, output, v);
         });
     });
 }

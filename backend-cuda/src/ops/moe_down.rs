@@ -1,6 +1,8 @@
-//! The chosen experts' second product, its weighted sum and the shared expert's second product, as one launch for few rows.
+//! The chosen experts' second product, its weighted sum and the shared expert's second product: one launch for few rows, two for
+//! some.
 
 use super::common_vec::{TILE, stored_columns};
+use super::moe_matmul::with_shared;
 use super::{GRID_Y, StoreArg, common_phases, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
@@ -35,7 +37,7 @@ struct Arguments {
 }
 
 pub(crate) fn moe_down(cuda: &Cuda, step: &Step<'_, Cuda>, op: &MoeDown<'_, Cuda>) -> Result<bool> {
-    if common_phases::moe_down(cuda, op) {
+    if common_phases::moe_down(cuda, op) || with_shared(cuda, op)? {
         return Ok(true);
     }
     let (down, combine) = (&op.down, &op.combine);

@@ -4,7 +4,7 @@ use super::common_few::{CutArg, cut};
 use super::common_few_sm90;
 use super::matmul::{tensor_core, tile_shared, vec_warps};
 use super::matmul_many::{WIDE_OUTPUTS, wide, wide_shared};
-use super::{GRID_Y, function, one};
+use super::{GRID_Y, function, moe_combine, one};
 use crate::cuda::Cuda;
 use crate::driver::Shape;
 use crate::kernels::Args;
@@ -12,7 +12,7 @@ use crate::switches::on;
 use crate::view::{Bank, Window, bank, in_pieces, narrow, pointer, window};
 use bytemuck::{Pod, Zeroable};
 use whipsnake_core::error::Result;
-use whipsnake_core::ops::{Activation, ExpertInput, MoeMatmul};
+use whipsnake_core::ops::{Activation, ExpertInput, Matmul, MoeDown, MoeMatmul};
 use whipsnake_core::tensor::DType;
 use whipsnake_core::weight::Format;
 
@@ -57,17 +57,34 @@ struct Few {
     early: u32,
 }
 
+/// Twin of `Beside` in `kernels/moe_matmul_few_sm90.cu`: a weight that all rows meet in the same launch.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Beside {
+    weight: Bank,
+    x: Window,
+    sums: u64,
+    parts: u32,
+    rows: u32,
+    pairs: u32,
+    unused: u32,
+}
+
 /// Pairs of an expert that meet its weight together: `ROWS` of `kernels/moe_matmul_few.cu`.
 const FEW: usize = 8;
+
+/// Rows up to which the shared expert joins the others: with more its weight is read too often.
+const MOST_BESIDE: usize = 16;
 
 /// Experts that the kernels count, a thread each.
 const MOST_EXPERTS: usize = 512;
 
-/// Runs the form for sorted pairs that are few for each expert, where it takes the operands.
-fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
+/// Runs the form for sorted pairs that are few for each expert, where it takes the operands, with what lies beside them.
+fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>, mut beside: Beside) -> Result<bool> {
     let (pairs, experts) = (op.out.rows(), op.weight.experts);
     let few = pairs <= FEW * experts && experts <= MOST_EXPERTS && on("moe_matmul_few");
-    let items = (pairs / FEW + experts).min(pairs);
+    let more = beside.parts as usize * (beside.rows as usize).div_ceil(FEW);
+    let items = (pairs / FEW + experts).min(pairs) + more;
     let plan = match op.weight.format {
         Format::Nvfp4 => {
             // A block has parts of two or three items.
@@ -94,11 +111,47 @@ fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<bool> {
         // `moe_group` lets nothing start before it is done.
         early: u32::from(op.input == ExpertInput::Pair),
     };
-    let (file, name) = match op.weight.format {
-        Format::Nvfp4 => ("moe_matmul_few_sm90", "moe_matmul_few_sm90".into()),
-        _ => ("moe_matmul_few", format!("moe_matmul_few_{format}")),
+    let mut args = one(few);
+    if op.weight.format != Format::Nvfp4 {
+        let name = format!("moe_matmul_few_{format}");
+        return cuda.launch_early("moe_matmul_few", &name, shape, &mut args).map(|()| true);
+    }
+    beside.pairs = narrow(pairs);
+    args.push(beside);
+    cuda.launch_early("moe_matmul_few_sm90", "moe_matmul_few_sm90", shape, &mut args).map(|()| true)
+}
+
+/// Runs the experts' second product with the shared expert's among theirs, and sums both, where they are alike.
+pub(super) fn with_shared(cuda: &Cuda, op: &MoeDown<'_, Cuda>) -> Result<bool> {
+    let (down, combine) = (&op.down, &op.combine);
+    let (rows, width) = (combine.out.rows(), down.weight.cols);
+    let alike = |shared: &&Matmul<'_, Cuda>| {
+        let weight = shared.weight;
+        let formats = [down.weight.format, weight.format] == [Format::Nvfp4; 2];
+        let plain = shared.bias.is_none() && shared.store == combine.store;
+        let fits =
+            weight.cols.is_multiple_of(width) && tensor_core(cuda, &shared.x, weight).is_some();
+        formats && plain && fits
     };
-    cuda.launch_early(file, &name, shape, &mut one(few)).map(|()| true)
+    let Some(shared) = op.shared.as_ref().filter(alike) else {
+        return Ok(false);
+    };
+    if rows > MOST_BESIDE || !on("moe_beside") {
+        return Ok(false);
+    }
+    let parts = narrow(shared.weight.cols / width);
+    let beside = Beside {
+        weight: bank(shared.weight),
+        x: window(&shared.x),
+        sums: cuda.workspace(shared.weight.cols / width * rows * combine.out.cols() * 4)?,
+        parts,
+        rows: narrow(rows),
+        ..Beside::zeroed()
+    };
+    Ok(few_pairs(cuda, down, beside)? && {
+        moe_combine::combine(cuda, combine, beside.sums, parts)?;
+        true
+    })
 }
 
 /// Stages of `kernels/moe_matmul_sm90.cu`.
@@ -144,7 +197,7 @@ fn wide_bf16(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>, args: &mut Args) -> Result<b
 pub(crate) fn moe_matmul(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>) -> Result<()> {
     let [pairs, outputs] = op.out.shape();
     let groups = op.groups.as_ref();
-    if few_pairs(cuda, op)? {
+    if few_pairs(cuda, op, Beside::zeroed())? {
         return Ok(());
     }
     let mut args = one(Moe {

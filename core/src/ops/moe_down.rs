@@ -4,7 +4,7 @@ use super::activate::Activation;
 use super::check;
 use super::matmul::{Matmul, Store, target};
 use super::moe_combine::MoeCombine;
-use super::moe_group::Choices;
+use super::moe_group::{Choices, ExpertGroups, by_expert};
 use super::moe_matmul::{ExpertInput, MoeMatmul};
 use crate::backend::Backend;
 use crate::conformance::{Case, Fill, Rig, Tolerance};
@@ -59,6 +59,8 @@ pub(super) struct MoeDownCase {
     /// Inputs and format of the shared expert.
     shared: Option<(usize, Format)>,
     store: Store,
+    /// Whether the pairs are sorted by expert.
+    grouped: bool,
 }
 
 /// Every format, with and without a shared expert of the same or another; more choices than warps; a real model's shape.
@@ -78,10 +80,12 @@ pub(super) fn cases() -> Vec<MoeDownCase> {
                 format,
                 shared,
                 store: accumulate,
+                grouped: false,
             });
         }
         let (choices, store) = ([2, 3, 4], Store::Replace);
-        cases.push(MoeDownCase { choices, sizes: [16, 320], format, shared: None, store });
+        let sizes = [16, 320];
+        cases.push(MoeDownCase { choices, sizes, format, shared: None, store, grouped: false });
     }
     let scaled = Store::Accumulate { scale: 0.22 };
     let nano = MoeDownCase {
@@ -90,15 +94,33 @@ pub(super) fn cases() -> Vec<MoeDownCase> {
         format: Format::Nvfp4,
         shared: Some((3712, Format::Nvfp4)),
         store: scaled,
+        grouped: false,
     };
     cases.push(nano);
+    // Sorted pairs beside a shared expert as wide as one of them, as several, and as one and a half; some rows and more.
+    let sorted = [
+        ([9, 2, 4], [48, 128], 256),
+        ([13, 3, 8], [80, 192], 192),
+        ([16, 2, 16], [304, 64], 192),
+        ([17, 2, 16], [64, 64], 128),
+        ([12, 2, 4], [32, 128], 192),
+    ];
+    cases.extend(sorted.map(|(choices, sizes, width)| MoeDownCase {
+        choices,
+        sizes,
+        format: Format::Nvfp4,
+        shared: Some((width, Format::Nvfp4)),
+        store: scaled,
+        grouped: true,
+    }));
     cases
 }
 
 impl Case for MoeDownCase {
     fn name(&self) -> String {
-        let Self { choices, sizes, format, shared, store } = self;
-        format!("{choices:?} {sizes:?} {format}, shared {shared:?}, {store:?}")
+        let Self { choices, sizes, format, shared, store, grouped } = self;
+        let grouped = if *grouped { ", grouped" } else { "" };
+        format!("{choices:?} {sizes:?} {format}, shared {shared:?}, {store:?}{grouped}")
     }
 
     fn run<B: Backend>(&self, rig: &Rig<'_, B>) -> Result<()> {
@@ -111,6 +133,11 @@ impl Case for MoeDownCase {
         let narrow = dtype != DType::F32;
         let tolerance =
             if narrow { Tolerance::F32.scaled(2000.0) } else { Tolerance::F32.scaled(10.0) };
+        let (order, offsets) = by_expert(&ids, experts);
+        let groups = ExpertGroups {
+            order: rig.table("groups.order", order.len(), 1, &order)?,
+            offsets: rig.table("groups.offsets", offsets.len(), 1, &offsets)?,
+        };
         let pairs = rig.activation("pairs", rows * top_k, outputs, Fill::Normal(1.0))?;
         let out = target(rig, self.store, [rows, outputs], tolerance)?;
         let down = MoeMatmul {
@@ -118,7 +145,7 @@ impl Case for MoeDownCase {
             input: ExpertInput::Pair,
             weight: &rig.weight("weight", experts, outputs, inputs, self.format)?,
             ids: rig.table("ids", rows, top_k, &ids)?,
-            groups: None,
+            groups: self.grouped.then_some(groups),
             activation: Activation::Identity,
             out: pairs.clone(),
         };
