@@ -189,9 +189,9 @@ impl Cuda {
         &self.kernels
     }
 
-    /// Whether the device has the instructions of `sm_90a`.
+    /// Whether the device has the instructions of `sm_90a`, and they may run: without them it takes the forms of other cards.
     pub(crate) fn hopper(&self) -> bool {
-        self.capability == (9, 0)
+        self.capability == (9, 0) && on("sm90")
     }
 
     /// Whether the tensor cores take E4M3.
