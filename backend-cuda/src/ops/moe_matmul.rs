@@ -124,7 +124,7 @@ fn few_pairs(cuda: &Cuda, op: &MoeMatmul<'_, Cuda>, mut beside: Beside) -> Resul
 /// Runs the experts' second product with the shared expert's among theirs, and sums both, where they are alike.
 pub(super) fn with_shared(cuda: &Cuda, op: &MoeDown<'_, Cuda>) -> Result<bool> {
     let (down, combine) = (&op.down, &op.combine);
-    let (rows, width) = (combine.out.rows(), down.weight.cols);
+    let ([rows, outputs], width) = (combine.out.shape(), down.weight.cols);
     let alike = |shared: &&Matmul<'_, Cuda>| {
         let weight = shared.weight;
         let formats = [down.weight.format, weight.format] == [Format::Nvfp4; 2];
@@ -139,19 +139,19 @@ pub(super) fn with_shared(cuda: &Cuda, op: &MoeDown<'_, Cuda>) -> Result<bool> {
     if rows > MOST_BESIDE || !on("moe_beside") {
         return Ok(false);
     }
-    let parts = narrow(shared.weight.cols / width);
+    let parts = shared.weight.cols / width;
     let beside = Beside {
         weight: bank(shared.weight),
         x: window(&shared.x),
-        sums: cuda.workspace(shared.weight.cols / width * rows * combine.out.cols() * 4)?,
-        parts,
+        sums: cuda.workspace(parts * rows * outputs * 4)?,
+        parts: narrow(parts),
         rows: narrow(rows),
         ..Beside::zeroed()
     };
-    Ok(few_pairs(cuda, down, beside)? && {
-        moe_combine::combine(cuda, combine, beside.sums, parts)?;
-        true
-    })
+    if !few_pairs(cuda, down, beside)? {
+        return Ok(false);
+    }
+    moe_combine::combine(cuda, combine, beside.sums, beside.parts).map(|()| true)
 }
 
 /// Stages of `kernels/moe_matmul_sm90.cu`.
