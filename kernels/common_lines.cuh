@@ -1,5 +1,6 @@
-// Products of few rows on the plain units, for F32 and BF16 weights of one matrix: a warp takes one output, 512 bytes of it a load, the first AHEAD
-// loads while the rows are staged. So the memory sees whole lines only, in streams of one output after the other.
+// Products of few rows on the plain units, for F32 and BF16 weights of one matrix: a warp takes one output, 512 bytes of it a
+// load, the first AHEAD loads while the rows are staged. So the memory sees whole lines only, in streams of one output after
+// the other.
 #pragma once
 #include "common_vec.cuh"
 

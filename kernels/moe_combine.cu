@@ -1,7 +1,7 @@
 // out[row] (+)= sum over choices of weights[row, choice] * x[row * top_k + choice], in f32, and of what lies beside them.
 //
-// x [rows * top_k, cols], out [rows, cols] of any float dtype, weights [rows, top_k] f32 with a row stride; beside [parts, rows, cols]
-// f32, the shared expert's sums (moe_matmul_few_sm90.cu).
+// x [rows * top_k, cols], out [rows, cols] of any float dtype, weights [rows, top_k] f32 with a row stride; beside [parts, rows,
+// cols] f32, the shared expert's sums (moe_matmul_few_sm90.cu).
 // One block sums one row: blockIdx.x = row, blockIdx.y = tile of columns.
 //
 // moe_combine_fours: the same for f32 and bf16 in whole fours, four columns a thread.
@@ -22,7 +22,8 @@ extern "C" __global__ void moe_combine(Window x, Window weights, Store how, Wind
 }
 
 // Eight blocks a multiprocessor: what counts is how many loads are on their way.
-extern "C" __global__ void __launch_bounds__(256, 8) moe_combine_fours(Window x, Window weights, Store how, Window out, const float* beside, u32 parts) {
+extern "C" __global__ void __launch_bounds__(256, 8) moe_combine_fours(Window x, Window weights, Store how, Window out,
+                                                                         const float* beside, u32 parts) {
     release_next();
     await_previous();
     u32 row = blockIdx.x, top_k = weights.cols;

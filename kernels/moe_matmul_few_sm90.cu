@@ -145,8 +145,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) moe_matmul_few_sm90(con
     }
     u32 first = block_before((pairs + ROWS - 1) / ROWS, scratch, all), eights = (beside.rows + ROWS - 1) / ROWS;
     auto list = [&](u32 item) {
-        u32 part = (item + threadIdx.x - all) / max(eights, 1u), skipped = (item + threadIdx.x - all) % max(eights, 1u) * ROWS;
-        if (threadIdx.x < MOST_ITEMS && item + threadIdx.x >= all && part < beside.parts) {
+        u32 number = item + threadIdx.x - all;  // among those of the parts; before them beyond all bounds
+        if (threadIdx.x < MOST_ITEMS && number < beside.parts * eights) {
+            u32 part = number / eights, skipped = number % eights * ROWS;
             items[threadIdx.x] = {0, beside.pairs + part * beside.rows + skipped, min(ROWS, beside.rows - skipped),
                                   beside.w.scale[0] * FACTOR<W_NVFP4>, part + 1};
         }
@@ -160,7 +161,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) moe_matmul_few_sm90(con
     auto source = [&](u32 place, u32& row) {
         row = place;
         u32 other = place - beside.pairs;
-        if (place >= beside.pairs) return beside.x.data + (u64(other % beside.rows) * beside.x.stride + other / beside.rows * p.w.cols) * 2;
+        if (place >= beside.pairs) {
+            return beside.x.data + (u64(other % beside.rows) * beside.x.stride + other / beside.rows * p.w.cols) * 2;
+        }
         row = p.order[place];
         return p.x.data + u64(p.by_pair ? row : row / p.top_k) * p.x.stride * 2;
     };

@@ -102,7 +102,7 @@ struct Routing {
 };
 
 extern "C" __global__ void __launch_bounds__(256) moe_route_ranked(Window logits, const float* bias, Rule rule, Window ids,
-                                                                   Window weights, u32 rows) {
+                                                                   Window weights) {
     __shared__ Routing routing;
     release_next();
     u32 experts = logits.cols, e = threadIdx.x, row = blockIdx.x;

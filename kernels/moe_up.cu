@@ -40,9 +40,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) moe_up(const __grid_constan
     u32 chosen;
     float score;
     choose(p.logits, p.bias, p.rule, row, chosen, score);
-    if (choice == 0 && blockIdx.x == 0 && threadIdx.x < 32) {
-        write_choice(p.rule, p.ids, p.weights, row, chosen, score);
-    }
+    if (choice == 0 && blockIdx.x == 0 && threadIdx.x < 32) write_choice(p.rule, p.ids, p.weights, row, chosen, score);
     u32 expert = __shfl_sync(ALL, chosen, choice);
     Stage stage = {p, row};
     Groups groups = {blockIdx.x, gridDim.x, p.groups, p.splits};

@@ -53,16 +53,16 @@ pub(crate) fn moe_route(cuda: &Cuda, op: &MoeRoute<Cuda>) -> Result<()> {
     let mut args = Args::new();
     args.push(window(&op.logits)).push(optional(op.bias.as_ref())).push(rule);
     args.push(window(&op.ids)).push(window(&op.weights));
+    let chooses = cuda.tuned() && chooses(op);
+    let lanes = chooses && rows >= LANES_FROM && on("moe_route_lanes");
+    if chooses && !lanes && on("moe_route_ranked") {
+        let shape = line(rows, narrow(experts.next_multiple_of(32)));
+        return cuda.launch_early("moe_route", "moe_route_ranked", shape, &mut args);
+    }
     args.push(narrow(rows));
-    if cuda.tuned() && chooses(op) {
-        if rows >= LANES_FROM && on("moe_route_lanes") {
-            let shape = line(rows.div_ceil(4), 4 * 32);
-            return cuda.launch_early("moe_route", "moe_route_lanes", shape, &mut args);
-        }
-        if on("moe_route_ranked") {
-            let shape = line(rows, narrow(experts.next_multiple_of(32)));
-            return cuda.launch_early("moe_route", "moe_route_ranked", shape, &mut args);
-        }
+    if lanes {
+        let shape = line(rows.div_ceil(4), 4 * 32);
+        return cuda.launch_early("moe_route", "moe_route_lanes", shape, &mut args);
     }
     let warp_bytes = 4 * (2 * experts + op.rule.groups);
     let warps = (SHARED / warp_bytes).clamp(1, 4).min(rows.max(1));

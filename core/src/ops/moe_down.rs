@@ -4,7 +4,7 @@ use super::activate::Activation;
 use super::check;
 use super::matmul::{Matmul, Store, target};
 use super::moe_combine::MoeCombine;
-use super::moe_group::{Choices, ExpertGroups, by_expert};
+use super::moe_group::{Choices, sorted};
 use super::moe_matmul::{ExpertInput, MoeMatmul};
 use crate::backend::Backend;
 use crate::conformance::{Case, Fill, Rig, Tolerance};
@@ -98,14 +98,14 @@ pub(super) fn cases() -> Vec<MoeDownCase> {
     };
     cases.push(nano);
     // Sorted pairs beside a shared expert as wide as one of them, as several, and as one and a half; some rows and more.
-    let sorted = [
+    let grouped = [
         ([9, 2, 4], [48, 128], 256),
         ([13, 3, 8], [80, 192], 192),
         ([16, 2, 16], [304, 64], 192),
         ([17, 2, 16], [64, 64], 128),
         ([12, 2, 4], [32, 128], 192),
     ];
-    cases.extend(sorted.map(|(choices, sizes, width)| MoeDownCase {
+    cases.extend(grouped.map(|(choices, sizes, width)| MoeDownCase {
         choices,
         sizes,
         format: Format::Nvfp4,
@@ -133,11 +133,7 @@ impl Case for MoeDownCase {
         let narrow = dtype != DType::F32;
         let tolerance =
             if narrow { Tolerance::F32.scaled(2000.0) } else { Tolerance::F32.scaled(10.0) };
-        let (order, offsets) = by_expert(&ids, experts);
-        let groups = ExpertGroups {
-            order: rig.table("groups.order", order.len(), 1, &order)?,
-            offsets: rig.table("groups.offsets", offsets.len(), 1, &offsets)?,
-        };
+        let groups = sorted(rig, &ids, experts)?;
         let pairs = rig.activation("pairs", rows * top_k, outputs, Fill::Normal(1.0))?;
         let out = target(rig, self.store, [rows, outputs], tolerance)?;
         let down = MoeMatmul {

@@ -93,6 +93,19 @@ pub(crate) fn by_expert(ids: &[u32], experts: usize) -> (Vec<u32>, Vec<u32>) {
     (order, offsets)
 }
 
+/// Tables of these choices by expert, for cases of ops that read them.
+pub(super) fn sorted<B: Backend>(
+    rig: &Rig<'_, B>,
+    ids: &[u32],
+    experts: usize,
+) -> Result<ExpertGroups<B>> {
+    let (order, offsets) = by_expert(ids, experts);
+    Ok(ExpertGroups {
+        order: rig.table("groups.order", order.len(), 1, &order)?,
+        offsets: rig.table("groups.offsets", offsets.len(), 1, &offsets)?,
+    })
+}
+
 /// Choices of a step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Choices {

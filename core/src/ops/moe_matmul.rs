@@ -3,7 +3,7 @@
 use super::activate::Activation;
 use super::check;
 use super::matmul::dot;
-use super::moe_group::{Choices, ExpertGroups, by_expert};
+use super::moe_group::{Choices, ExpertGroups, sorted};
 use crate::backend::Backend;
 use crate::batch::to_usize;
 use crate::conformance::{Case, Fill, Rig, Tolerance};
@@ -187,11 +187,7 @@ impl Case for MoeMatmulCase {
         let ([rows, top_k, experts], [outputs, inputs]) = (self.choices, self.sizes);
         let count = u32::try_from(experts).unwrap_or(u32::MAX);
         let ids = Choices::Spread.draw(&mut rig.stream("ids"), [rows, top_k], count);
-        let (order, offsets) = by_expert(&ids, experts);
-        let groups = ExpertGroups {
-            order: rig.table("groups.order", order.len(), 1, &order)?,
-            offsets: rig.table("groups.offsets", offsets.len(), 1, &offsets)?,
-        };
+        let groups = sorted(rig, &ids, experts)?;
         let input_rows = if self.input == ExpertInput::Row { rows } else { rows * top_k };
         let dtype = rig.activations();
         rig.step().run(&MoeMatmul {
